@@ -1,0 +1,32 @@
+"""What a protocol plug-in implements; built-in protocols come in by the same door."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
+
+from protocols.pipeline import Services
+
+ENTRY_POINT_GROUP = "gateway.protocols"
+"""``name = "package.module:AdapterClass"``; *name* is the ``protocol`` of a listener."""
+
+
+class ProtocolAdapter(Protocol):
+    """One listener of one protocol."""
+
+    @classmethod
+    def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:
+        """
+        Build from one entry of ``listeners:`` (merged over the protocol's own section).
+
+        *name* is the listener's; *section* has at least ``bind`` (``host:port``). Raises
+        ConfigError naming the key; opens nothing.
+        """
+        ...
+
+    async def serve(self, services: Services) -> None:
+        """
+        Listen, call ``services.listening``, serve until cancelled.
+
+        When cancelled: stop accepting, answer what is in flight, tell the clients in the
+        protocol's own words, return.
+        """
+        ...

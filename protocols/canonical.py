@@ -1,0 +1,517 @@
+"""
+The nouns every protocol is translated into; they belong to none of them.
+
+A publish is a ``Head`` (what messages of one address share, cached by the adapter and reused)
+and a ``Message`` (one body). The pipeline caches its decision per head *object*, so an adapter
+that reuses heads pays for ACL, routing and matching once. A delivery carries a ``StoredMessage``,
+decoded once per gateway however many clients receive it.
+"""
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from protocols.errors import Code
+
+Properties = tuple[tuple[str, str], ...]
+"""Stored properties, in order, repeats kept; names as in the table of ARCHITECTURE.md."""
+
+
+# ── who asks ────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """An authenticated principal."""
+
+    name: str
+    """User name, certificate name or ``anonymous``; what ACL rules match."""
+
+    roles: tuple[str, ...] = ()
+    is_anonymous: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Call:
+    """
+    Who asks, from where: made once per connection and reused, so decisions are cached on it.
+    """
+
+    protocol: str
+    """``mqtt``, ``amqp``, ``cloudevents``, ``grpc``, ``remoting`` or a plug-in's name."""
+
+    listener: str
+    identity: Identity
+    tenant: str = ""
+    client_id: str = ""
+    peer: str = ""
+    """``address:port`` of the client, for logs and ``client_ip`` rules."""
+
+
+# ── queues ──────────────────────────────────────────────────────────────────────────────
+
+
+class QueueKind(Enum):
+    """What a light queue is for; part of its key."""
+
+    FILTER = "filter"  # one per topic filter in use; spread over all stores
+    PRIVATE = "private"  # one per durable session and store; spread
+    AMQP = "amqp"  # one per AMQP queue; pinned
+    SUBSCRIPTION = "subscription"  # one per webhook subscription; spread
+    RETAINED = "retained"  # one per store, keyed by address
+    DISPATCH = "dispatch"  # one per store: what became visible without a gateway
+
+
+class QueueRef(NamedTuple):
+    """Names a light queue: data, not a handle. Equal refs are the same queue."""
+
+    kind: QueueKind
+    name: str
+    tenant: str = ""
+    incarnation: int = 0
+    """Directory version of its creation; a queue made again under its name is another one."""
+
+    store: str = ""
+    """Pinned: the broker name that keeps it; empty: spread over all stores of the cluster."""
+
+    cluster: str = ""
+    """Broker cluster; empty: the one that the route of a publish or subscription names."""
+
+    def key(self) -> bytes:
+        """The 16 bytes that name this queue on the wire between gateway and store."""
+        return queue_key(self.tenant, self.kind, self.name, self.incarnation)
+
+
+def queue_key(tenant: str, kind: QueueKind, name: str, incarnation: int = 0) -> bytes:
+    """128-bit hash of (tenant, kind, name, incarnation); store and incarnation apart, its id."""
+    text = "\x00".join((tenant, kind.value, name, str(incarnation)))
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+# ── in ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Head:
+    """
+    What all messages of one publisher to one address have in common.
+
+    Compared by identity: adapters keep a bounded cache (MQTT: per connection and topic) and
+    hand in the same object again, which makes the pipeline's work for it a dictionary hit.
+    """
+
+    subject: str
+    """The address: ``/``-separated. Filters, ACL and routes of every protocol see this."""
+
+    topic: str = ""
+    """RocketMQ topic the publisher named; empty: derived from the subject (MQTT, amq.topic)."""
+
+    tag: str = ""
+    qos: int = 1
+    """MQTT QoS of the publish; 1 for protocols without one. Kept in the entry flags."""
+
+    retain: bool = False
+    order_key: str = ""
+    """Message group, partition key or MQTT client id: messages that share it keep their order."""
+
+    is_fifo: bool = False
+    """*order_key* is a RocketMQ message group (stored as ``__SHARDINGKEY``), not just a hint."""
+
+    priority: int = -1
+    """0 is lowest; -1: none."""
+
+    properties: Properties = ()
+    """Stored properties that all messages of this head carry."""
+
+    queues: tuple[QueueRef, ...] | None = None
+    """Exactly these light queues get the message (AMQP exchanges); None: match the subject."""
+
+    is_in_topic: bool = True
+    """The primary copy goes to a message queue of the topic; False: light queues only."""
+
+    message_queue_id: int = -1
+    """Queue id the publisher insists on (RocketMQ remoting); -1: ours to choose."""
+
+    broker: str = ""
+    """Broker name the publisher insists on (RocketMQ remoting); empty: ours to choose."""
+
+
+class Message(NamedTuple):
+    """One message on its way in."""
+
+    head: Head
+    body: bytes
+    properties: Properties = ()
+    """Stored properties of this message alone, after those of the head."""
+
+    message_id: str = ""
+    """Stored as ``UNIQ_KEY``; empty: the gateway assigns one."""
+
+    keys: str = ""
+    """Business keys, space separated (``KEYS``)."""
+
+    once_key: bytes = b""
+    """Makes a repeat harmless; judged by each store; empty: none."""
+
+    expires_at_ms: int = 0
+    """Wall time after which nobody should get it; 0: never."""
+
+    deliver_at_ms: int = 0
+    """Wall time before which nobody shall see it; 0: at once."""
+
+    born_ms: int = 0
+    """Wall time at the producer; 0: now."""
+
+    sys_flag: int = 0
+    """RocketMQ sysFlag bits that describe the body (compression)."""
+
+
+class SendResult(NamedTuple):
+    """What became of one message."""
+
+    code: Code = Code.OK
+    message_id: str = ""
+    cluster: str = ""
+    broker: str = ""
+    queue_id: int = -1
+    queue_offset: int = -1
+    log_position: int = -1
+    matched_count: int = 0
+    """Light queues that took it; 0 with ``mandatory`` means NO_ROUTE."""
+
+    refused: tuple[QueueRef, ...] = ()
+    """Light queues that did not (full, gone, down)."""
+
+    hint: str = ""
+    """With a code other than OK: what the client can do about it."""
+
+    @property
+    def is_stored(self) -> bool:
+        return self.code == Code.OK
+
+
+class SendResults(Protocol):
+    """
+    One result per message, in order; cheap when all went well.
+
+    ``SendResult`` objects are made only when asked for: an MQTT front asks ``is_all_stored``
+    and writes its PUBACKs.
+    """
+
+    @property
+    def is_all_stored(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> SendResult: ...
+
+
+class SendResultList(list[SendResult]):
+    """The plain form of ``SendResults``."""
+
+    @property
+    def is_all_stored(self) -> bool:
+        return all(result.code == Code.OK for result in self)
+
+
+# ── out ─────────────────────────────────────────────────────────────────────────────────
+
+
+class StoredMessage:
+    """
+    One record as a store keeps it, with its properties parsed on first use.
+
+    Shared by all deliveries of a gateway: treat as immutable. ``protocols/remoting/records``
+    makes it from the stored bytes, which stay available in ``record``.
+    """
+
+    __slots__ = (
+        "_properties",
+        "body",
+        "born_host",
+        "born_ms",
+        "broker",
+        "cluster",
+        "flag",
+        "log_position",
+        "prepared_offset",
+        "properties_text",
+        "queue_id",
+        "queue_offset",
+        "reconsume_count",
+        "record",
+        "store_ms",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        *,
+        record: bytes,
+        topic: str,
+        body: bytes,
+        properties_text: bytes,
+        queue_id: int,
+        queue_offset: int,
+        log_position: int,
+        born_ms: int,
+        store_ms: int,
+        sys_flag: int = 0,
+        flag: int = 0,
+        reconsume_count: int = 0,
+        prepared_offset: int = 0,
+        born_host: str = "",
+        cluster: str = "",
+        broker: str = "",
+    ) -> None:
+        self.record = record
+        self.topic = topic
+        self.body = body
+        self.properties_text = properties_text
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.log_position = log_position
+        self.born_ms = born_ms
+        self.store_ms = store_ms
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.reconsume_count = reconsume_count
+        self.prepared_offset = prepared_offset
+        self.born_host = born_host
+        self.cluster = cluster
+        self.broker = broker
+        self._properties: dict[str, str] | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Stored properties; of a repeated name the last value (see ``property_pairs``)."""
+        if self._properties is None:
+            self._properties = dict(self.property_pairs())
+        return self._properties
+
+    def property_pairs(self) -> Properties:
+        """Stored properties in order, repeats kept."""
+        text = self.properties_text.decode("utf-8", "replace")
+        pairs = (item.partition("\x01") for item in text.split("\x02") if item)
+        return tuple((name, value) for name, _, value in pairs)
+
+    @property
+    def subject(self) -> str:
+        """The address it was published to: ``TG_SUBJECT``, or the topic without one."""
+        return self.properties.get("TG_SUBJECT") or self.topic
+
+    @property
+    def message_id(self) -> str:
+        return self.properties.get("UNIQ_KEY", "")
+
+
+_HANDLE = struct.Struct(">BQIQIiqQI")
+
+
+class ReceiptHandle(NamedTuple):
+    """
+    Proof of one delivery; ack and change need it.
+
+    Equality of (store epoch, group, position, grant) is what the store checks.
+    """
+
+    cluster: str
+    broker: str
+    store_epoch: int
+    group: int
+    """Number of the group at its store."""
+
+    position: int
+    """Log position of the entry."""
+
+    grant: int
+    queue_id: int = -1
+    queue_offset: int = -1
+    popped_ms: int = 0
+    invisible_ms: int = 0
+    group_name: str = ""
+    topic: str = ""
+
+    def encode(self) -> str:
+        """An opaque, URL-safe text for clients that hold handles (gRPC, HTTP)."""
+        numbers = _HANDLE.pack(
+            1,
+            self.store_epoch,
+            self.group,
+            self.position,
+            self.grant,
+            self.queue_id,
+            self.queue_offset,
+            self.popped_ms,
+            self.invisible_ms,
+        )
+        names = "\x00".join((self.cluster, self.broker, self.group_name, self.topic))
+        return base64.urlsafe_b64encode(numbers + names.encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> "ReceiptHandle | None":
+        """The handle that ``encode`` wrote; None if *text* is none of ours."""
+        try:
+            raw = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+            numbers = _HANDLE.unpack_from(raw)
+            cluster, broker, group_name, topic = raw[_HANDLE.size :].decode().split("\x00")
+        except (ValueError, struct.error):
+            return None
+        version, epoch, group, position, grant, queue_id, offset, popped, invisible = numbers
+        if version != 1:
+            return None
+        return cls(
+            cluster,
+            broker,
+            epoch,
+            group,
+            position,
+            grant,
+            queue_id,
+            offset,
+            popped,
+            invisible,
+            group_name,
+            topic,
+        )
+
+
+class Delivery(NamedTuple):
+    """One handing-over of one message to one group."""
+
+    message: StoredMessage
+    handle: ReceiptHandle
+    attempt: int = 1
+    """1 for the first; in RocketMQ reconsume times + 1."""
+
+    reads: tuple[int, ...] = (0,)
+    """Which queues of the group's read set it was found in, by ``Read.tag`` (ascending)."""
+
+    qos: int = 1
+    """QoS of the publish, from the entry flags."""
+
+    retain: bool = False
+    """Retain flag of the publish, from the entry flags."""
+
+    packet_id: int = 0
+    """On resume: the packet id an earlier owner had given it; 0: none."""
+
+    stage: int = 0
+    """On resume: 0 not sent, 1 sent, 2 received (PUBREC), as last marked."""
+
+
+# ── groups ──────────────────────────────────────────────────────────────────────────────
+
+
+class Start(Enum):
+    """Where a group that a store does not know yet begins to read."""
+
+    END = "end"  # what is stored from now on
+    EARLIEST = "earliest"  # all that is kept
+    EPOCH = "epoch"  # the start of the store's present epoch (a store that was down at open)
+
+
+class Read(NamedTuple):
+    """One queue of a group's read set."""
+
+    queue: QueueRef | None = None
+    """A light queue; None: the message queues of *topic*."""
+
+    topic: str = ""
+    tag: int = 0
+    """Chosen by the opener, echoed in ``Delivery.reads``; unique within the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """
+    A group at every store that keeps one of its queues.
+
+    Opening is idempotent: the same name again adopts the existing cursor; *reads* is then the
+    new read set (added queues start at *start*, missing ones end here).
+    """
+
+    name: str
+    """Unique per cluster: ``mqtt/<tenant>/<client id>``, ``share/…``, ``amqp/<vhost>/<queue>``,
+    ``rmq/<group>/<topic>``."""
+
+    reads: tuple[Read, ...]
+    incarnation: int = 0
+    """Directory version of its creation; 0 for groups the directory does not know."""
+
+    owner_epoch: int = 0
+    """Fencing for sessions: each store keeps the highest and refuses lower ones; 0: none."""
+
+    is_volatile: bool = False
+    """No logged cursor, gone at a restart and when its stream ends; visible before the sync."""
+
+    is_auto_ack: bool = False
+    """A delivery is done when it is handed over (volatile groups whose gateway keeps count)."""
+
+    is_inherited: bool = False
+    """Deliveries of a lost stream stay in flight for the next owner (sessions)."""
+
+    is_fifo: bool = False
+    """Messages of one order key are handed out one after the other."""
+
+    attempts_max: int = 0
+    """After so many attempts a message goes to the dead-letter topic; 0: no limit."""
+
+    dead_letter_topic: str = ""
+    skips_qos0_on_resume: bool = False
+    start: Start = Start.END
+    cluster: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopRequest:
+    """Take up to *count* messages of *group* and hide them for *invisible_ms*."""
+
+    group: GroupSpec
+    count: int
+    invisible_ms: int
+    wait_ms: int = 0
+    """Long poll: how long to wait for the first message."""
+
+    queue_id: int = -1
+    """Only this message queue of the topic; -1: all."""
+
+    broker: str = ""
+    """Only this store; empty: all stores of the cluster."""
+
+    tags: tuple[str, ...] = ()
+    """Only these tags; others are done for this group. Empty: all."""
+
+
+class InvisibleTimeChange(NamedTuple):
+    """A new invisible time for one delivery; 0 returns it to its place at once."""
+
+    handle: ReceiptHandle
+    invisible_ms: int
+
+
+class AckResult(NamedTuple):
+    """What became of one ack or change."""
+
+    code: Code = Code.OK
+    handle: ReceiptHandle | None = None
+    """After a change: the handle that counts from now on."""
+
+    hint: str = ""
+
+
+class QueueStat(NamedTuple):
+    """Exact counts of one light queue and its group."""
+
+    ready_count: int
+    in_flight_count: int
+    stored_count: int
+    """Entries ever put in."""
+
+
+Deliveries = Sequence[Delivery]

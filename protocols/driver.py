@@ -1,0 +1,241 @@
+"""
+The one socket loop under every sans-I/O connection.
+
+A connection object knows bytes, order and time; this driver owns the socket, the timer and the
+batching: one ``receive_data`` per read, one ``write`` per connection and tick, one timer per
+connection, reading paused while the peer does not read or the pipeline is congested.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from protocols import clock
+
+logger = logging.getLogger("tidegate.driver")
+
+EventT = TypeVar("EventT", covariant=True)
+E = TypeVar("E")
+
+WRITE_BYTES_HIGH = 1 << 20
+"""Bytes a peer may leave unread before we stop reading from it (reliability rule: 1 MiB)."""
+
+WRITE_STALL_S_MAX = 60.0
+"""A peer that reads nothing for so long is cut off."""
+
+
+class SansIoConnection(Protocol[EventT]):
+    """What a protocol's ``connection`` module provides."""
+
+    deadline: float | None
+    """On the monotonic clock: when ``handle_deadline`` wants to be called; None: never."""
+
+    @property
+    def is_closing(self) -> bool:
+        """True: send what is queued, then close the socket."""
+        ...
+
+    def receive_data(self, data: bytes, *, now: float) -> Sequence[EventT]: ...
+
+    def handle_deadline(self, *, now: float) -> Sequence[EventT]: ...
+
+    def data_to_send(self) -> bytes:
+        """All bytes queued since the last call; empty if none."""
+        ...
+
+
+class Driver(asyncio.Protocol, Generic[E]):
+    """
+    Runs one connection on one socket.
+
+    The owner gives *handle* (all events of one read, in order) and *lost* (called once, when
+    the socket is gone). The owner calls ``flush_soon`` after it queued bytes on the connection
+    outside *handle*; however often, the tick ends in one write.
+    """
+
+    def __init__(
+        self,
+        connection: SansIoConnection[E],
+        *,
+        handle: Callable[["Driver[E]", Sequence[E]], None],
+        lost: Callable[["Driver[E]"], None],
+        opened: Callable[["Driver[E]"], None] | None = None,
+    ) -> None:
+        self.connection = connection
+        self.transport: asyncio.Transport | None = None
+        self.peer = ""
+        self._handle = handle
+        self._lost = lost
+        self._opened = opened
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._is_flush_due = False
+        self._is_paused_by_peer = False
+        self._is_paused_by_owner = False
+        self._stalled_since: float | None = None
+
+    # ── asyncio.Protocol ────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "")
+        if self._opened is not None:
+            self._opened(self)
+        self._after()
+
+    def data_received(self, data: bytes) -> None:
+        events = self.connection.receive_data(data, now=clock.monotonic())
+        if events:
+            self._handle(self, events)
+        self._after()
+
+    def eof_received(self) -> bool:
+        return False  # a peer that stops sending has left: none of our protocols half-closes
+
+    def pause_writing(self) -> None:
+        self._is_paused_by_peer = True
+        self._stalled_since = clock.monotonic()
+        self._set_reading()
+        self._set_timer()
+
+    def resume_writing(self) -> None:
+        self._is_paused_by_peer = False
+        self._stalled_since = None
+        self._set_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.transport = None
+        self._lost(self)
+
+    # ── for the owner ───────────────────────────────────────────────────────────────────
+
+    @property
+    def is_open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
+
+    @property
+    def is_peer_slow(self) -> bool:
+        """The peer leaves more than the write limit unread: send it nothing new."""
+        return self._is_paused_by_peer
+
+    def flush_soon(self) -> None:
+        """Write what the connection has queued, once, at the end of this tick."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what the connection has queued, now."""
+        self._is_flush_due = False
+        self._after()
+
+    def pause_reading(self) -> None:
+        """Back-pressure: leave the peer's bytes in the kernel."""
+        self._is_paused_by_owner = True
+        self._set_reading()
+
+    def resume_reading(self) -> None:
+        self._is_paused_by_owner = False
+        self._set_reading()
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self.transport is not None:
+            data = self.connection.data_to_send()
+            if data and not self.transport.is_closing():
+                self.transport.write(data)
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once, dropping what is queued."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _after(self) -> None:
+        """What every entry ends in: one write, the close if due, the timer."""
+        transport = self.transport
+        if transport is None:
+            return
+        if transport.is_closing():
+            return
+        data = self.connection.data_to_send()
+        if data:
+            transport.write(data)
+        if self.connection.is_closing:
+            transport.close()
+            return
+        self._set_timer()
+
+    def _set_reading(self) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._is_paused_by_peer or self._is_paused_by_owner:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _set_timer(self) -> None:
+        """Arm the one timer; a deadline that moved later is noticed when the timer fires."""
+        due = self.connection.deadline
+        if self._stalled_since is not None:
+            stall = self._stalled_since + WRITE_STALL_S_MAX
+            due = stall if due is None else min(due, stall)
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = clock.monotonic()
+        if self._stalled_since is not None and now >= self._stalled_since + WRITE_STALL_S_MAX:
+            logger.warning("peer %s read nothing for %d s: cut off", self.peer, WRITE_STALL_S_MAX)
+            self.abort()
+            return
+        events = self.connection.handle_deadline(now=now)
+        if events:
+            self._handle(self, events)
+        self._after()
+
+
+def split_bind(bind: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as its parts. Raises ValueError."""
+    host, separator, port = bind.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"'{bind}' is no host:port")
+    return host.strip("[]"), int(port)
+
+
+async def listen(
+    factory: Callable[[], asyncio.Protocol],
+    bind: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    tls_handshake_s_max: float = 5.0,
+    backlog: int = 1024,
+    reuse_port: bool = False,
+) -> asyncio.Server:
+    """Open a listener; the bound port is ``server.sockets[0].getsockname()[1]``."""
+    host, port = split_bind(bind)
+    return await asyncio.get_running_loop().create_server(
+        factory,
+        host,
+        port,
+        ssl=tls,
+        ssl_handshake_timeout=tls_handshake_s_max if tls else None,
+        backlog=backlog,
+        reuse_port=reuse_port or None,
+    )

@@ -1,0 +1,432 @@
+"""
+What the gateway implements and every protocol is translated into.
+
+``Pipeline`` has the four verbs; ``DeliveryStreams`` is the standing form of pop; ``Directory``
+is where state lives; ``Services`` is what an adapter is handed. Nothing here knows a protocol.
+Implemented in ``gateway/``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from protocols.canonical import (
+    AckResult,
+    Call,
+    Delivery,
+    GroupSpec,
+    Identity,
+    InvisibleTimeChange,
+    Message,
+    PopRequest,
+    QueueRef,
+    QueueStat,
+    ReceiptHandle,
+    SendResult,
+    SendResults,
+    StoredMessage,
+)
+from protocols.errors import Code
+
+
+class Pipeline(Protocol):
+    """The four verbs; one item is a batch of one. Results come one per item, in order."""
+
+    def post(
+        self, call: Call, messages: Sequence[Message], done: Callable[[SendResults], None]
+    ) -> None:
+        """
+        Send without a task: *done* is called once, later, from the event loop.
+
+        The results of one *call* come in the order of its posts, after the durability promise
+        of the store. Refusals (ACL, throttle, no store) are results, never raised.
+        """
+        ...
+
+    async def send(self, call: Call, messages: Sequence[Message]) -> Sequence[SendResult]:
+        """``post`` for those who can wait."""
+        ...
+
+    async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
+        """Take messages and hide them; long-polls. Raises Refused."""
+        ...
+
+    async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
+        """Done for good; idempotent; durable when answered."""
+        ...
+
+    async def change_invisible_time(
+        self, call: Call, changes: Sequence[InvisibleTimeChange]
+    ) -> list[AckResult]:
+        """Sooner or later visible again; counts only with the current grant; 0 = return now."""
+        ...
+
+    def is_congested(self, call: Call) -> bool:
+        """The stores are behind: stop reading this client's socket until ``when_clear``."""
+        ...
+
+    def when_clear(self, resume: Callable[[], None]) -> None:
+        """Call *resume* once, when sends flow again."""
+        ...
+
+
+# ── standing streams ────────────────────────────────────────────────────────────────────
+
+
+class DeliverySink(Protocol):
+    """The receiving end of a stream, in the adapter. Called from the event loop; never blocks."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """New deliveries of one store and tick, in entry order per store; never over credit."""
+        ...
+
+    def ended(self, code: Code, hint: str) -> None:
+        """The stream is over (fenced, taken over, queue gone): nothing more comes."""
+        ...
+
+
+class DeliveryStream(Protocol):
+    """
+    A standing pop of one group at all its stores, with absolute credit.
+
+    Deliveries have no deadline: they return in place when the stream closes or the gateway's
+    presence at that store ends (inherited groups: they stay for the next owner). A store that
+    goes away and comes back is opened again behind this interface.
+    """
+
+    def allow(self, total: int) -> None:
+        """May have received up to *total* deliveries since the stream opened (rises only)."""
+        ...
+
+    def ack(self, handles: Sequence[ReceiptHandle]) -> None:
+        """Done for good; coalesced per tick; not awaited."""
+        ...
+
+    def release(self, handles: Sequence[ReceiptHandle], *, is_sent: bool = True) -> None:
+        """Back to its place. Not *is_sent*: the client never saw it, so no attempt counts."""
+        ...
+
+    def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
+        """Write (handle, packet id, stage) into the in-flight entry; not awaited."""
+        ...
+
+    async def mark_durably(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> bool:
+        """``mark``, answered when it is on disk (QoS 2)."""
+        ...
+
+    async def change_reads(self, spec: GroupSpec) -> None:
+        """Give the group another read set; added queues start at the spec's start."""
+        ...
+
+    async def close(self, *, drop_group: bool = False) -> None:
+        """End the stream; *drop_group* also forgets the group (clean session, queue delete)."""
+        ...
+
+
+class DeliveryStreams(Protocol):
+    """Opens groups and streams, and looks after light queues."""
+
+    async def open_group(self, call: Call, spec: GroupSpec) -> None:
+        """Make the group known to every reachable store (start positions fixed); no stream."""
+        ...
+
+    async def open(
+        self, call: Call, spec: GroupSpec, sink: DeliverySink, *, credit: int
+    ) -> DeliveryStream:
+        """
+        Open the group (adopting an existing cursor) and a stream on it at every store.
+
+        Of an inherited group the sink first gets the in-flight entries, with packet ids, before
+        this returns. Raises Refused (no store reachable, owner epoch stale).
+        """
+        ...
+
+    async def drop_group(self, call: Call, spec: GroupSpec) -> None:
+        """Forget the group at every store."""
+        ...
+
+    async def create_queue(self, ref: QueueRef, policy: Mapping[str, int | str]) -> QueueRef:
+        """
+        Make a pinned queue known to its store (rendezvous chooses it if ``ref.store`` is empty).
+
+        Policy keys: ``max_length``, ``max_bytes``, ``overflow``, ``expire_ms``, ``keep``. Returns
+        the ref with its store. Raises Refused.
+        """
+        ...
+
+    async def delete_queue(self, ref: QueueRef) -> QueueStat:
+        """Drop the queue and its group; the counts it had."""
+        ...
+
+    async def purge_queue(self, ref: QueueRef, spec: GroupSpec) -> int:
+        """Make all ready entries done; how many."""
+        ...
+
+    async def stat_queue(self, ref: QueueRef, spec: GroupSpec) -> QueueStat:
+        """Counts of a pinned queue and its one group. Raises Refused if its store is down."""
+        ...
+
+    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
+        """The last retained message of each address that matches, from all stores."""
+        ...
+
+
+# ── the directory ───────────────────────────────────────────────────────────────────────
+
+
+class Record(NamedTuple):
+    """One keyed record of the directory."""
+
+    key: str
+    value: bytes | None
+    """None: deleted."""
+
+    version: int
+    """Its offset in the directory; rises with each write of any key."""
+
+    gateway: str = ""
+    gateway_epoch: int = 0
+    """Whom it is bound to; the directory store deletes it when that lease ends; "" = nobody."""
+
+
+class Put(NamedTuple):
+    """One conditional write."""
+
+    key: str
+    value: bytes | None
+    if_version: int | None = None
+    """Write only if the key's version is this (0: absent); None: always."""
+
+    is_bound: bool = False
+    """End with this gateway's lease."""
+
+
+class PutResult(NamedTuple):
+    """The winner of a put: ours, or the record that was there."""
+
+    is_ours: bool
+    record: Record
+
+
+class Subscription(NamedTuple):
+    """
+    A row of the matching table: who wants which addresses. Key ``filter/<tenant>/<owner>/<n>``.
+
+    Written by any protocol, read by the gateway's router alone (``Directory.subscribe``).
+    """
+
+    subject_filter: str
+    """MQTT syntax, ``+`` and ``#``."""
+
+    queue: QueueRef
+    owner: str
+    """Group name of the reader; rows of one owner go together."""
+
+
+class Directory(Protocol):
+    """Every gateway's copy of the one compacted table. Keys are ``kind/…``, values msgpack."""
+
+    def get(self, key: str) -> Record | None:
+        """From the local table: exact for own writes, behind by the tail's lag for others'."""
+        ...
+
+    def items(self, prefix: str) -> Iterable[Record]:
+        """All live records whose key starts with *prefix*."""
+        ...
+
+    def watch(
+        self, prefix: str, listener: Callable[[Sequence[Record]], None]
+    ) -> Callable[[], None]:
+        """Call *listener* with each change under *prefix*, deletions too; returns the undo."""
+        ...
+
+    async def put(self, puts: Sequence[Put]) -> list[PutResult]:
+        """Write; the own table has the outcome when this returns. Raises Refused after 10 s."""
+        ...
+
+    async def subscribe(
+        self,
+        add: Sequence[Subscription],
+        remove: Sequence[Subscription] = (),
+        *,
+        tenant: str = "",
+        is_bound: bool = False,
+    ) -> int:
+        """Write and delete rows of the matching table; the version to pass to ``barrier``."""
+        ...
+
+    async def barrier(self, version: int) -> None:
+        """
+        Return when every gateway that may still route has applied *version*.
+
+        Waits for each gateway with a lease; one whose lease ends is fenced at every reachable
+        store first. Raises Refused if the directory is away for 10 s.
+        """
+        ...
+
+    async def catch_up(self) -> None:
+        """Read to the head of the directory, for a name that was not found locally."""
+        ...
+
+    @property
+    def gateway(self) -> str: ...
+
+    @property
+    def gateway_epoch(self) -> int: ...
+
+    def is_live(self, gateway: str, gateway_epoch: int) -> bool:
+        """That lease has not ended, as far as the local table knows."""
+        ...
+
+
+# ── identity, topics, services ──────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a client showed at its door."""
+
+    protocol: str
+    listener: str
+    user: str = ""
+    password: bytes = b""
+    certificate_name: str = ""
+    client_id: str = ""
+    peer: str = ""
+    signed: bytes = b""
+    """For signed protocols: the bytes the signature covers; *password* is then the signature."""
+
+    digest: str = ""
+    """``hmac-sha1`` when *signed*; empty: plain password."""
+
+    has_credentials: bool = False
+    """False: the client showed none (anonymous)."""
+
+
+class Authenticator(Protocol):
+    """Names the client. Plug-ins: entry-point group ``gateway.authenticators``."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity | None:
+        """The identity, or None: refuse the connection."""
+        ...
+
+
+class Permission(Protocol):
+    """The ACL, for what does not pass the four verbs (subscribe, bind, declare)."""
+
+    def is_allowed(
+        self, call: Call, operation: str, *, subject: str = "", topic: str = "", group: str = ""
+    ) -> bool:
+        """*operation*: ``publish`` or ``consume`` (or ``admin``)."""
+        ...
+
+
+class TopicInfo(NamedTuple):
+    """A topic as the name servers know it."""
+
+    name: str
+    cluster: str
+    queues: tuple[tuple[str, int, int], ...]
+    """(broker, queue id, permission bits) of each message queue."""
+
+    message_type: str = ""
+    """Attribute ``message.type``: NORMAL, FIFO, DELAY, TRANSACTION, MIXED; empty: unset."""
+
+
+class Topics(Protocol):
+    """Topics and their message queues, from the route cache."""
+
+    async def find(self, topic: str) -> TopicInfo | None:
+        """None: no such topic in the cluster that the routes name for it."""
+        ...
+
+    async def create(self, topic: str, *, queue_count: int = 4) -> TopicInfo:
+        """Create it on every store of its cluster. Raises Refused."""
+        ...
+
+    def names(self) -> list[str]:
+        """All topics known now, system topics apart."""
+        ...
+
+    async def read(
+        self, topic: str, broker: str, queue_id: int, offset: int, count: int, wait_ms: int
+    ) -> tuple[list[StoredMessage], int, int]:
+        """Read a message queue by offset: (messages, smallest offset, end offset)."""
+        ...
+
+    async def offset(self, topic: str, broker: str, queue_id: int, *, at_ms: int) -> int:
+        """Offset of the first message stored at or after *at_ms*; -1: the end; 0: smallest."""
+        ...
+
+
+class Meter(Protocol):
+    """A metric child, held by its user; ``labels`` is never called per message."""
+
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class Metrics(Protocol):
+    """Where adapters get their meters; Prometheus behind it."""
+
+    def counter(self, name: str, help_text: str, **labels: str) -> Meter:
+        """``tidegate_<name>_total`` with these labels, one child."""
+        ...
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], float], **labels: str) -> None:
+        """``tidegate_<name>``, read when scraped."""
+        ...
+
+
+class ClientInfo(NamedTuple):
+    """A connection, for ``GET /api/clients``."""
+
+    protocol: str
+    listener: str
+    client_id: str
+    identity: str
+    peer: str
+    connected_ms: int
+
+
+class Clients(Protocol):
+    """Who is connected, over all protocols."""
+
+    def joined(self, info: ClientInfo, kick: Callable[[], None]) -> Callable[[], None]:
+        """Register a connection; call the result when it ends."""
+        ...
+
+
+class Services(Protocol):
+    """What an adapter is handed when it serves."""
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def streams(self) -> DeliveryStreams: ...
+
+    @property
+    def directory(self) -> Directory: ...
+
+    @property
+    def authenticator(self) -> Authenticator: ...
+
+    @property
+    def permission(self) -> Permission: ...
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+    def admit(self, call: Call) -> Code:
+        """Connection throttles: OK, TOO_MANY_REQUESTS or FORBIDDEN, asked once per connection."""
+        ...
+
+    def listening(self, listener: str, host: str, port: int) -> None:
+        """The adapter's socket is open; the ready line says so."""
+        ...

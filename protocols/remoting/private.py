@@ -1,0 +1,681 @@
+"""
+What our gateway and our store say to each other beyond standard RocketMQ codes.
+
+Codes 20000 to 20999 (they fit the binary header's 16 bits). Apache brokers answer HELLO with 3
+(REQUEST_CODE_NOT_SUPPORTED): that, not the route, tells a broker is not ours. Rare requests
+carry a msgpack ``Struct`` as body; the four that carry messages (SEND, DELIVER, POP's answer,
+ACK) are packed binary. All integers big-endian. One result per item, in order. A request that
+fails as a whole is answered with a standard response code and a remark.
+"""
+
+import struct
+from array import array
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple
+
+import msgspec
+
+from protocols.errors import PeerError
+
+FRAME_BYTES_MAX: Final = 4 << 20
+"""Largest private frame."""
+
+FRAME_ITEMS_MAX: Final = 1024
+"""Above this a frame's round trip costs more than it saves (measured: 1 to 5 ms)."""
+
+
+class PrivateCode(IntEnum):
+    """Request codes. Direction is gateway to store unless said."""
+
+    HELLO = 20000  # Hello → HelloAnswer
+    SEND = 20001  # SEND frame → SEND answer (binary)
+    SETTLE = 20002  # Settle → SettleAnswer, or the SEND answer of that frame
+    GROUP_OPEN = 20010  # GroupOpen → GroupOpened
+    GROUP_DROP = 20011  # GroupDrop → empty
+    STREAM_OPEN = 20012  # StreamOpen → StreamOpened
+    STREAM_CLOSE = 20013  # StreamClose → empty
+    STREAM_CREDIT = 20014  # oneway, binary: (stream u32, total u64)*
+    DELIVER = 20015  # store → gateway, oneway, binary DELIVER body
+    STREAM_ENDED = 20016  # store → gateway, oneway: StreamEnded
+    POP = 20020  # Pop → binary DELIVER body (long poll)
+    ACK = 20021  # binary ACK items → binary results
+    MARK = 20022  # binary MARK items → binary results (waits for the disk; oneway: does not)
+    QUEUE_CREATE = 20030  # QueueCreate → empty
+    QUEUE_DROP = 20031  # QueueDrop → QueueCounts
+    QUEUE_PURGE = 20032  # QueuePurge → QueueCounts (ready_count = purged)
+    QUEUE_STAT = 20033  # QueueStatRequest → QueueCounts
+    RETAINED = 20034  # Retained → records back to back
+    FENCE = 20040  # Fence → empty
+    JOIN = 20050  # Join → Joined (directory store only, as all below)
+    RENEW = 20051  # Renew → Renewed
+    LEAVE = 20052  # Leave → empty
+    DIRECTORY_PUT = 20053  # DirectoryPut → DirectoryPutAnswer
+    DIRECTORY_READ = 20054  # DirectoryRead → DirectoryRecords (long poll)
+    DIRECTORY_WAIT = 20055  # DirectoryWait → DirectoryWaited
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Unknown fields are ignored and missing ones default: both ends may be upgraded alone."""
+
+
+def encode_body(body: _Body) -> bytes:
+    return msgspec.msgpack.encode(body)
+
+
+# ── hello, lease, fence ─────────────────────────────────────────────────────────────────
+
+
+class Hello(_Body, frozen=True, kw_only=True):
+    """First request on each connection of a gateway to a store."""
+
+    gateway: str
+    gateway_epoch: int
+    """From Joined; 0 on the connection that has yet to join."""
+
+    is_control: bool = False
+    """The connection of leases, fences and directory: served before sends."""
+
+    lease_renewed_ms_ago: int = 0
+    """Age of the last renewal: a store that has ended this gateway's presence asks for one
+    renewed since the connect began."""
+
+    protocol_version: int = 1
+
+
+class HelloAnswer(_Body, frozen=True, kw_only=True):
+    cluster: str
+    broker: str
+    advertise: str
+    """``ip:port`` to write as storeHost in records."""
+
+    log_id: str
+    store_epoch: int
+    is_directory_store: bool
+    last_frame: int
+    """Highest frame number of this gateway epoch that ran."""
+
+    format_version: int = 1
+    features: tuple[str, ...] = ()
+    now_ms: int = 0
+
+
+class Join(_Body, frozen=True, kw_only=True):
+    """Ask for a lease. A live gateway of the same name with another *instance* is refused."""
+
+    gateway: str
+    instance: str
+    """Random per process."""
+
+    address: str = ""
+    protocols: dict[str, str] = {}
+    """listener → host:port."""
+
+
+class Joined(_Body, frozen=True, kw_only=True):
+    gateway_epoch: int
+    lease_ms: int
+    version: int
+    """Directory version of the join record: read past it before opening listeners."""
+
+
+class Renew(_Body, frozen=True, kw_only=True):
+    gateway: str
+    gateway_epoch: int
+    applied: int
+    """Highest directory version that this gateway has applied."""
+
+
+class Renewed(_Body, frozen=True, kw_only=True):
+    is_live: bool
+    """False: the lease has ended; close all clients and join again."""
+
+    lease_ms: int = 0
+
+
+class Leave(_Body, frozen=True, kw_only=True):
+    """Graceful end of a lease."""
+
+    gateway: str
+    gateway_epoch: int
+
+
+class Fence(_Body, frozen=True, kw_only=True):
+    """Refuse frames and end streams of this and earlier epochs of *gateway*. Durable."""
+
+    gateway: str
+    gateway_epoch: int
+
+
+# ── directory ───────────────────────────────────────────────────────────────────────────
+
+
+class DirectoryRecord(_Body, frozen=True, kw_only=True):
+    key: str
+    value: bytes | None = None
+    version: int = 0
+    gateway: str = ""
+    gateway_epoch: int = 0
+
+
+class DirectoryWrite(_Body, frozen=True, kw_only=True):
+    key: str
+    value: bytes | None = None
+    if_version: int | None = None
+    is_bound: bool = False
+
+
+class DirectoryPut(_Body, frozen=True, kw_only=True):
+    gateway: str
+    gateway_epoch: int
+    writes: list[DirectoryWrite]
+
+
+class DirectoryPutAnswer(_Body, frozen=True, kw_only=True):
+    """Per write: whether it won, and the record that now stands."""
+
+    results: list[tuple[bool, DirectoryRecord]]
+
+
+class DirectoryRead(_Body, frozen=True, kw_only=True):
+    """Live records with version > *after*, in version order; waits up to *wait_ms* for one."""
+
+    after: int
+    count_max: int = 10_000
+    wait_ms: int = 0
+
+
+class DirectoryRecords(_Body, frozen=True, kw_only=True):
+    records: list[DirectoryRecord]
+    """Latest per key; deletions (value None) are kept for readers that saw the key."""
+
+    head: int
+    """Highest version that this answer covers: apply the records, then report *head*."""
+
+    is_more: bool = False
+
+
+class DirectoryWait(_Body, frozen=True, kw_only=True):
+    """Wait until every gateway with a lease has applied *version*."""
+
+    version: int
+    timeout_ms: int
+
+
+class DirectoryWaited(_Body, frozen=True, kw_only=True):
+    is_applied: bool
+    ended: list[tuple[str, int]] = []
+    """(gateway, epoch) whose leases ended since the version was written: fence them at every
+    store before relying on *is_applied*."""
+
+
+# ── groups, streams, queues ─────────────────────────────────────────────────────────────
+
+
+class ReadItem(_Body, frozen=True, kw_only=True):
+    """One queue of a read set: a light queue by *key*, or all message queues of *topic*."""
+
+    tag: int
+    key: bytes = b""
+    topic: str = ""
+    name: str = ""
+    """Readable name of a light queue, kept with its number."""
+
+
+class GroupOpen(_Body, frozen=True, kw_only=True):
+    """Fields as in ``protocols.canonical.GroupSpec``."""
+
+    name: str
+    reads: list[ReadItem]
+    incarnation: int = 0
+    owner_epoch: int = 0
+    is_volatile: bool = False
+    is_auto_ack: bool = False
+    is_inherited: bool = False
+    is_fifo: bool = False
+    attempts_max: int = 0
+    dead_letter_topic: str = ""
+    skips_qos0_on_resume: bool = False
+    start: str = "end"
+
+
+class GroupOpened(_Body, frozen=True, kw_only=True):
+    group: int
+    """Number of the group at this store, used by all later requests."""
+
+    cursor: int
+    """Log position below which everything is done."""
+
+    is_new: bool
+
+
+class GroupDrop(_Body, frozen=True, kw_only=True):
+    name: str
+    owner_epoch: int = 0
+
+
+class StreamOpen(_Body, frozen=True, kw_only=True):
+    group: int
+    stream: int
+    """Chosen by the gateway, unique on this connection (u32)."""
+
+    credit: int
+    """Total deliveries allowed since open."""
+
+    holds: list[tuple[int, int]] = []
+    """(position, grant) that the client still holds, on reopening: the rest returns in place."""
+
+    is_resuming: bool = False
+    """Inherited group: first deliver what is in flight, with packet id and stage."""
+
+
+class StreamOpened(_Body, frozen=True, kw_only=True):
+    in_flight_count: int = 0
+    """Deliveries that come first because they were in flight (inherited groups)."""
+
+
+class StreamClose(_Body, frozen=True, kw_only=True):
+    stream: int
+
+
+class StreamEnded(_Body, frozen=True, kw_only=True):
+    stream: int
+    code: int
+    """``protocols.errors.Code``."""
+
+    remark: str = ""
+
+
+class Pop(_Body, frozen=True, kw_only=True):
+    group: int
+    count: int
+    invisible_ms: int
+    wait_ms: int = 0
+    topic: str = ""
+    queue_id: int = -1
+    tags: list[str] = []
+
+
+class QueueCreate(_Body, frozen=True, kw_only=True):
+    key: bytes
+    name: str
+    policy: dict[str, int | str] = {}
+
+
+class QueueDrop(_Body, frozen=True, kw_only=True):
+    key: bytes
+    group: str = ""
+
+
+class QueuePurge(_Body, frozen=True, kw_only=True):
+    key: bytes
+    group: str
+
+
+class QueueStatRequest(_Body, frozen=True, kw_only=True):
+    key: bytes
+    group: str
+
+
+class QueueCounts(_Body, frozen=True, kw_only=True):
+    ready_count: int = 0
+    in_flight_count: int = 0
+    stored_count: int = 0
+
+
+class Retained(_Body, frozen=True, kw_only=True):
+    tenant: str
+    subject_filter: str
+
+
+class Settle(_Body, frozen=True, kw_only=True):
+    """What became of a frame whose answer was lost; a frame that never ran is spent."""
+
+    gateway: str
+    gateway_epoch: int
+    frame: int
+
+
+class SettleAnswer(_Body, frozen=True, kw_only=True):
+    did_run: bool
+    answer: bytes = b""
+    """The SEND answer, if it ran."""
+
+
+# ── SEND ────────────────────────────────────────────────────────────────────────────────
+#
+#   head    | gateway epoch u64 | frame u64 | answered u64 | sets u16 | items u16 | table u32 |
+#   sets    per set:  | flags u8 | topic length u8 | queue id u16 | keys u16 | topic | keys 16 B each |
+#   items   per item: | length u32 | set u16 | flags u16 | order u64 | expires u64 | once 16 B |
+#   records back to back, RocketMQ's stored format
+#
+# A set is what the messages of one head share: which message queue, which light queues.
+
+SEND_HEAD: Final = struct.Struct(">QQQHHI")
+SET_HEAD: Final = struct.Struct(">BBHH")
+ITEM: Final = struct.Struct(">IHHQQ16s")
+NO_ONCE_KEY: Final = b"\x00" * 16
+
+
+class SetFlag(IntFlag):
+    IS_PRIMARY = 1  # goes to message queue (topic, queue id); else light queues only
+    IS_RETAINED = 2  # the last key is the retained queue: remember as the value of its address
+
+
+class ItemFlag(IntFlag):
+    QOS = 0x3  # MQTT QoS of the publish
+    RETAIN = 0x4
+    CLEARS_RETAINED = 0x8  # empty body with retain: forget the address
+    HAS_ONCE_KEY = 0x10
+
+
+class SendSet(NamedTuple):
+    flags: int
+    topic: str
+    queue_id: int
+    keys: tuple[bytes, ...]
+
+
+class SendItem(NamedTuple):
+    length: int
+    """Bytes of its record."""
+
+    set_index: int
+    flags: int
+    order_hash: int
+    """64-bit hash of the order key; 0: none."""
+
+    expires_at_ms: int
+    once_key: bytes
+    """16 bytes; ``NO_ONCE_KEY``: none."""
+
+
+class SendFrame(NamedTuple):
+    gateway_epoch: int
+    frame: int
+    answered: int
+    """Highest frame number up to which the gateway has all answers: results may be forgotten."""
+
+    sets: tuple[SendSet, ...]
+    items: list[SendItem]
+    records: memoryview
+    """All records back to back; the store copies them once."""
+
+
+def encode_set(send_set: SendSet) -> bytes:
+    """The set's bytes; cache them beside the head."""
+    topic = send_set.topic.encode()
+    head = SET_HEAD.pack(send_set.flags, len(topic), send_set.queue_id, len(send_set.keys))
+    return b"".join((head, topic, *send_set.keys))
+
+
+def encode_send(
+    gateway_epoch: int,
+    frame: int,
+    answered: int,
+    sets: Sequence[bytes],
+    items: Sequence[bytes],
+    records: Sequence[bytes],
+) -> bytes:
+    """A SEND body from encoded sets, packed ``ITEM``s and record pieces."""
+    sets_bytes = b"".join(sets)
+    head = SEND_HEAD.pack(gateway_epoch, frame, answered, len(sets), len(items), len(sets_bytes))
+    return b"".join((head, sets_bytes, *items, *records))
+
+
+def decode_send(body: bytes | memoryview) -> SendFrame:
+    """Raises PeerError if a length lies outside the body."""
+    view = memoryview(body)
+    try:
+        epoch, frame, answered, set_count, item_count, sets_size = SEND_HEAD.unpack_from(view)
+        start = SEND_HEAD.size
+        items_start = start + sets_size
+        sets: list[SendSet] = []
+        for _ in range(set_count):
+            flags, topic_size, queue_id, key_count = SET_HEAD.unpack_from(view, start)
+            start += SET_HEAD.size
+            keys_start = start + topic_size
+            topic = str(view[start:keys_start], "utf-8")
+            start = keys_start + 16 * key_count
+            keys = bytes(view[keys_start:start])
+            sets.append(
+                SendSet(
+                    flags, topic, queue_id, tuple([keys[i : i + 16] for i in range(0, len(keys), 16)])
+                )
+            )
+        records_start = items_start + item_count * ITEM.size
+        if start != items_start or records_start > len(view):
+            raise PeerError("SEND frame: tables do not fit the body")
+        items = [SendItem._make(item) for item in ITEM.iter_unpack(view[items_start:records_start])]
+    except (struct.error, UnicodeDecodeError) as error:
+        raise PeerError(f"SEND frame: {error}") from error
+    records = view[records_start:]
+    if sum([item.length for item in items]) != len(records):
+        raise PeerError("SEND frame: record lengths do not add up to the body")
+    if any([item.set_index >= set_count for item in items]):
+        raise PeerError("SEND frame: item names a set that is not there")
+    return SendFrame(epoch, frame, answered, tuple(sets), items, records)
+
+
+#   SEND answer
+#   | frame u64 | count u16 | refused u16 | positions u64 x count | offsets i64 x count |
+#   refused: | index u16 | code u32 | length u16 | remark |
+#
+# A refused item has position 0 and offset -1. An item without a message queue has offset -1.
+
+ANSWER_HEAD: Final = struct.Struct(">QHH")
+REFUSAL: Final = struct.Struct(">HIH")
+
+
+class SendAnswer(NamedTuple):
+    frame: int
+    positions: "array[int]"
+    offsets: "array[int]"
+    refused: dict[int, tuple[int, str]]
+    """Item index → (``protocols.errors.Code``, remark)."""
+
+
+def encode_send_answer(answer: SendAnswer) -> bytes:
+    positions, offsets = answer.positions[:], answer.offsets[:]
+    positions.byteswap()  # arrays are little-endian on every machine we run on
+    offsets.byteswap()
+    pieces = [
+        ANSWER_HEAD.pack(answer.frame, len(positions), len(answer.refused)),
+        positions.tobytes(),
+        offsets.tobytes(),
+    ]
+    for index, (code, remark) in answer.refused.items():
+        text = remark.encode()[:1000]
+        pieces += (REFUSAL.pack(index, code, len(text)), text)
+    return b"".join(pieces)
+
+
+def decode_send_answer(body: bytes | memoryview) -> SendAnswer:
+    """Raises PeerError on a body that is none."""
+    view = memoryview(body)
+    try:
+        frame, count, refused_count = ANSWER_HEAD.unpack_from(view)
+        start, middle = ANSWER_HEAD.size, ANSWER_HEAD.size + 8 * count
+        end = middle + 8 * count
+        positions, offsets = array("Q"), array("q")
+        positions.frombytes(view[start:middle])
+        offsets.frombytes(view[middle:end])
+        refused: dict[int, tuple[int, str]] = {}
+        for _ in range(refused_count):
+            index, code, size = REFUSAL.unpack_from(view, end)
+            end += REFUSAL.size
+            refused[index] = (code, str(view[end : end + size], "utf-8", "replace"))
+            end += size
+    except (struct.error, ValueError) as error:
+        raise PeerError(f"SEND answer: {error}") from error
+    positions.byteswap()
+    offsets.byteswap()
+    return SendAnswer(frame, positions, offsets, refused)
+
+
+# ── DELIVER (and the answer of POP, with stream 0) ──────────────────────────────────────
+#
+#   | store epoch u64 | records u32 | deliveries u32 |
+#   record:   | position u64 | length u32 | bytes |            a record needed twice is there once
+#   delivery: | stream u32 | record u32 | entry position u64 | grant u32 | attempt u16 |
+#             | flags u8 | stage u8 | packet id u16 | group u32 | reads u8 | tags u16 x reads |
+
+DELIVER_HEAD: Final = struct.Struct(">QII")
+RECORD_HEAD: Final = struct.Struct(">QI")
+DELIVERY: Final = struct.Struct(">IIQIHBBHIB")
+
+
+class DeliveryItem(NamedTuple):
+    stream: int
+    record_index: int
+    position: int
+    grant: int
+    attempt: int
+    flags: int
+    """``ItemFlag`` bits QOS and RETAIN."""
+
+    stage: int
+    packet_id: int
+    group: int
+    tags: tuple[int, ...]
+
+
+class DeliverBody(NamedTuple):
+    store_epoch: int
+    records: list[tuple[int, bytes]]
+    """(position, stored record) each."""
+
+    deliveries: list[DeliveryItem]
+
+
+def encode_deliver(
+    store_epoch: int,
+    records: Sequence[tuple[int, bytes | memoryview]],
+    deliveries: Sequence[DeliveryItem],
+) -> bytes:
+    pieces: list[bytes | memoryview] = [
+        DELIVER_HEAD.pack(store_epoch, len(records), len(deliveries))
+    ]
+    for position, record in records:
+        pieces += (RECORD_HEAD.pack(position, len(record)), record)
+    for item in deliveries:
+        tags = item.tags
+        pieces.append(DELIVERY.pack(*item[:9], len(tags)))
+        pieces.append(struct.pack(f">{len(tags)}H", *tags))
+    return b"".join(pieces)
+
+
+def decode_deliver(body: bytes | memoryview) -> DeliverBody:
+    """Raises PeerError if a length lies outside the body."""
+    data = bytes(body)
+    try:
+        epoch, record_count, delivery_count = DELIVER_HEAD.unpack_from(data)
+        start = DELIVER_HEAD.size
+        records: list[tuple[int, bytes]] = []
+        for _ in range(record_count):
+            position, size = RECORD_HEAD.unpack_from(data, start)
+            start += RECORD_HEAD.size
+            records.append((position, data[start : start + size]))
+            start += size
+        deliveries: list[DeliveryItem] = []
+        for _ in range(delivery_count):
+            *fields, tag_count = DELIVERY.unpack_from(data, start)
+            start += DELIVERY.size
+            tags = struct.unpack_from(f">{tag_count}H", data, start)
+            start += 2 * tag_count
+            deliveries.append(DeliveryItem._make((*fields, tags)))
+    except struct.error as error:
+        raise PeerError(f"DELIVER body: {error}") from error
+    if any(item.record_index >= record_count for item in deliveries):
+        raise PeerError("DELIVER body: delivery names a record that is not there")
+    return DeliverBody(epoch, records, deliveries)
+
+
+# ── ACK, MARK, STREAM_CREDIT ────────────────────────────────────────────────────────────
+#
+#   ACK:   | store epoch u64 | item*: group u32, position u64, grant u32, action u8, delay ms u64 |
+#   MARK:  | store epoch u64 | item*: group u32, position u64, grant u32, packet id u16, stage u8 |
+#   answer of both: | grant u32 | code u32 | per item; grant is the new one after a change
+
+
+class AckAction(IntEnum):
+    ACK = 0
+    CHANGE = 1  # visible again after delay ms (0: now, in place); counts as an attempt
+    RELEASE = 2  # as CHANGE with 0, and the attempt does not count: the client never saw it
+
+
+ACK_ITEM: Final = struct.Struct(">IQIBQ")
+MARK_ITEM: Final = struct.Struct(">IQIHB")
+ACK_RESULT: Final = struct.Struct(">II")
+CREDIT_ITEM: Final = struct.Struct(">IQ")
+EPOCH: Final = struct.Struct(">Q")
+
+
+class AckItem(NamedTuple):
+    group: int
+    position: int
+    grant: int
+    action: int = AckAction.ACK
+    delay_ms: int = 0
+
+
+class MarkItem(NamedTuple):
+    group: int
+    position: int
+    grant: int
+    packet_id: int
+    stage: int
+
+
+def encode_acks(store_epoch: int, items: Sequence[AckItem]) -> bytes:
+    return EPOCH.pack(store_epoch) + b"".join([ACK_ITEM.pack(*item) for item in items])
+
+
+def encode_marks(store_epoch: int, items: Sequence[MarkItem]) -> bytes:
+    return EPOCH.pack(store_epoch) + b"".join([MARK_ITEM.pack(*item) for item in items])
+
+
+def decode_acks(body: bytes | memoryview) -> tuple[int, list[AckItem]]:
+    """(store epoch, items). Raises PeerError."""
+    try:
+        (epoch,) = EPOCH.unpack_from(body)
+        items = ACK_ITEM.iter_unpack(memoryview(body)[EPOCH.size :])
+        return epoch, [AckItem._make(item) for item in items]
+    except struct.error as error:
+        raise PeerError(f"ACK body: {error}") from error
+
+
+def decode_marks(body: bytes | memoryview) -> tuple[int, list[MarkItem]]:
+    """(store epoch, items). Raises PeerError."""
+    try:
+        (epoch,) = EPOCH.unpack_from(body)
+        items = MARK_ITEM.iter_unpack(memoryview(body)[EPOCH.size :])
+        return epoch, [MarkItem._make(item) for item in items]
+    except struct.error as error:
+        raise PeerError(f"MARK body: {error}") from error
+
+
+def encode_ack_results(results: Sequence[tuple[int, int]]) -> bytes:
+    """(grant, code) each."""
+    return b"".join([ACK_RESULT.pack(*result) for result in results])
+
+
+def decode_ack_results(body: bytes | memoryview) -> list[tuple[int, int]]:
+    """(grant, code) each. Raises PeerError."""
+    try:
+        return list(ACK_RESULT.iter_unpack(body))
+    except struct.error as error:
+        raise PeerError(f"ACK answer: {error}") from error
+
+
+def encode_credits(items: Sequence[tuple[int, int]]) -> bytes:
+    """(stream, total allowed) each."""
+    return b"".join([CREDIT_ITEM.pack(*item) for item in items])
+
+
+def decode_credits(body: bytes | memoryview) -> list[tuple[int, int]]:
+    """(stream, total allowed) each. Raises PeerError."""
+    try:
+        return list(CREDIT_ITEM.iter_unpack(body))
+    except struct.error as error:
+        raise PeerError(f"STREAM_CREDIT body: {error}") from error

@@ -1,0 +1,124 @@
+"""
+Subjects and subject filters: the one matching rule of all protocols (MQTT 5, section 4.7).
+
+Levels are split by ``/``; ``+`` is exactly one level, ``#`` the rest and the parent; a filter
+that begins with a wildcard does not match a subject that begins with ``$`` [MQTT-4.7.2-1].
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+def is_valid_filter(subject_filter: str) -> bool:
+    """``#`` only as the whole last level, ``+`` only as a whole level, no NUL, not empty."""
+    if not subject_filter or "\x00" in subject_filter:
+        return False
+    levels = subject_filter.split("/")
+    if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
+        return False
+    return all(level == "+" or "+" not in level for level in levels)
+
+
+def has_wildcard(subject_filter: str) -> bool:
+    return "+" in subject_filter or "#" in subject_filter
+
+
+def matches(subject_filter: str, subject: str) -> bool:
+    """One filter against one subject; for many filters use ``FilterTree``."""
+    if subject[:1] == "$" and subject_filter[:1] in ("+", "#"):
+        return False
+    wanted, levels = subject_filter.split("/"), subject.split("/")
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index >= len(levels) or (level != "+" and level != levels[index]):
+            return False
+    return len(wanted) == len(levels)
+
+
+class _Node(Generic[V]):
+    __slots__ = ("children", "values")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[V]] = {}
+        self.values: set[V] = set()
+
+
+class FilterTree(Generic[V]):
+    """
+    Filters with values, matched against subjects: literals in one hash table, wildcards in a
+    trie, so that the cost of a match does not grow with the number of literal filters.
+    """
+
+    def __init__(self) -> None:
+        self._literal: dict[str, set[V]] = {}
+        self._root: _Node[V] = _Node()
+        self._wildcard_count = 0
+
+    def add(self, subject_filter: str, value: V) -> None:
+        if not has_wildcard(subject_filter):
+            self._literal.setdefault(subject_filter, set()).add(value)
+            return
+        node = self._root
+        for level in subject_filter.split("/"):
+            node = node.children.setdefault(level, _Node())
+        if value not in node.values:
+            node.values.add(value)
+            self._wildcard_count += 1
+
+    def remove(self, subject_filter: str, value: V) -> None:
+        """Forget it; nothing happens if it is not there."""
+        if not has_wildcard(subject_filter):
+            values = self._literal.get(subject_filter)
+            if values is not None:
+                values.discard(value)
+                if not values:
+                    del self._literal[subject_filter]
+            return
+        path: list[tuple[_Node[V], str]] = []
+        node = self._root
+        for level in subject_filter.split("/"):
+            child = node.children.get(level)
+            if child is None:
+                return
+            path.append((node, level))
+            node = child
+        if value in node.values:
+            node.values.discard(value)
+            self._wildcard_count -= 1
+        for parent, level in reversed(path):
+            child = parent.children[level]
+            if child.values or child.children:
+                break
+            del parent.children[level]
+
+    def match(self, subject: str) -> set[V]:
+        """Every value whose filter matches *subject*."""
+        found: set[V] = set(self._literal.get(subject, ()))
+        if self._wildcard_count:
+            levels = subject.split("/")
+            for node in self._walk(levels, is_system=subject[:1] == "$"):
+                found |= node.values
+        return found
+
+    def _walk(self, levels: list[str], *, is_system: bool) -> Iterator[_Node[V]]:
+        nodes: Iterable[_Node[V]] = (self._root,)
+        for depth, level in enumerate(levels):
+            may_be_wild = depth > 0 or not is_system
+            following: list[_Node[V]] = []
+            for node in nodes:
+                if may_be_wild and (rest := node.children.get("#")) is not None:
+                    yield rest
+                if (child := node.children.get(level)) is not None and level not in ("+", "#"):
+                    following.append(child)
+                if may_be_wild and (child := node.children.get("+")) is not None:
+                    following.append(child)
+            nodes = following
+            if not following:
+                return
+        for node in nodes:
+            yield node
+            if (rest := node.children.get("#")) is not None:
+                yield rest

@@ -1,0 +1,44 @@
+"""
+The only caller of ``create_task``.
+
+A task that nobody holds can vanish in mid-air, and one that nobody awaits hides its error.
+``Tasks`` holds its tasks, logs what they die of once, and ends them together.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+logger = logging.getLogger("tidegate.tasks")
+
+
+class Tasks:
+    """The background tasks of one owner; ``close`` ends them all."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Run *coroutine* until it ends or this owner closes; an error is logged, not lost."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"{self._name}/{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task %s failed", task.get_name(), exc_info=error)
