@@ -87,9 +87,21 @@ class QueueRef(NamedTuple):
 
 
 def queue_key(tenant: str, kind: QueueKind, name: str, incarnation: int = 0) -> bytes:
-    """128-bit hash of (tenant, kind, name, incarnation); store and incarnation apart, its id."""
+    """
+    128-bit hash of (tenant, kind, name, incarnation).
+
+    The top bit is set for queues that exist only once created (AMQP): a send to one that a
+    store does not know is refused as gone; the others come into being on first use.
+    """
     text = "\x00".join((tenant, kind.value, name, str(incarnation)))
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    first = digest[0] | 0x80 if kind is QueueKind.AMQP else digest[0] & 0x7F
+    return bytes((first,)) + digest[1:]
+
+
+def is_created_explicitly(key: bytes) -> bool:
+    """Whether the queue of this key must have been created before it takes entries."""
+    return bool(key[0] & 0x80)
 
 
 # ── in ──────────────────────────────────────────────────────────────────────────────────

@@ -21,8 +21,17 @@ class RemotingCommand:
     business of ``headers``.
     """
 
-    __slots__ = ("body", "code", "fields", "flag", "is_binary", "language", "opaque", "remark",
-                 "version")
+    __slots__ = (
+        "body",
+        "code",
+        "fields",
+        "flag",
+        "is_binary",
+        "language",
+        "opaque",
+        "remark",
+        "version",
+    )
 
     def __init__(
         self,

@@ -345,7 +345,7 @@ class SettleAnswer(_Body, frozen=True, kw_only=True):
 # ── SEND ────────────────────────────────────────────────────────────────────────────────
 #
 #   head    | gateway epoch u64 | frame u64 | answered u64 | sets u16 | items u16 | table u32 |
-#   sets    per set:  | flags u8 | topic length u8 | queue id u16 | keys u16 | topic | keys 16 B each |
+#   sets    per set:  | flags u8 | topic length u8 | queue id u16 | keys u16 | topic | keys |
 #   items   per item: | length u32 | set u16 | flags u16 | order u64 | expires u64 | once 16 B |
 #   records back to back, RocketMQ's stored format
 #
@@ -438,11 +438,8 @@ def decode_send(body: bytes | memoryview) -> SendFrame:
             topic = str(view[start:keys_start], "utf-8")
             start = keys_start + 16 * key_count
             keys = bytes(view[keys_start:start])
-            sets.append(
-                SendSet(
-                    flags, topic, queue_id, tuple([keys[i : i + 16] for i in range(0, len(keys), 16)])
-                )
-            )
+            key_list = [keys[at : at + 16] for at in range(0, len(keys), 16)]
+            sets.append(SendSet(flags, topic, queue_id, tuple(key_list)))
         records_start = items_start + item_count * ITEM.size
         if start != items_start or records_start > len(view):
             raise PeerError("SEND frame: tables do not fit the body")
@@ -458,12 +455,15 @@ def decode_send(body: bytes | memoryview) -> SendFrame:
 
 
 #   SEND answer
-#   | frame u64 | count u16 | refused u16 | positions u64 x count | offsets i64 x count |
+#   | frame u64 | count u16 | refused u16 | partial u16 |
+#   | positions u64 x count | offsets i64 x count |
 #   refused: | index u16 | code u32 | length u16 | remark |
+#   partial: | index u16 | key 16 B | code u32 |      one light queue did not take a stored item
 #
 # A refused item has position 0 and offset -1. An item without a message queue has offset -1.
 
-ANSWER_HEAD: Final = struct.Struct(">QHH")
+ANSWER_HEAD: Final = struct.Struct(">QHHH")
+PARTIAL: Final = struct.Struct(">H16sI")
 REFUSAL: Final = struct.Struct(">HIH")
 
 
@@ -474,19 +474,23 @@ class SendAnswer(NamedTuple):
     refused: dict[int, tuple[int, str]]
     """Item index → (``protocols.errors.Code``, remark)."""
 
+    partial: Sequence[tuple[int, bytes, int]] = ()
+    """(item index, light queue key, code): gone (NOT_FOUND) or full (TOO_MANY_REQUESTS)."""
+
 
 def encode_send_answer(answer: SendAnswer) -> bytes:
     positions, offsets = answer.positions[:], answer.offsets[:]
     positions.byteswap()  # arrays are little-endian on every machine we run on
     offsets.byteswap()
     pieces = [
-        ANSWER_HEAD.pack(answer.frame, len(positions), len(answer.refused)),
+        ANSWER_HEAD.pack(answer.frame, len(positions), len(answer.refused), len(answer.partial)),
         positions.tobytes(),
         offsets.tobytes(),
     ]
     for index, (code, remark) in answer.refused.items():
         text = remark.encode()[:1000]
         pieces += (REFUSAL.pack(index, code, len(text)), text)
+    pieces += [PARTIAL.pack(*item) for item in answer.partial]
     return b"".join(pieces)
 
 
@@ -494,7 +498,7 @@ def decode_send_answer(body: bytes | memoryview) -> SendAnswer:
     """Raises PeerError on a body that is none."""
     view = memoryview(body)
     try:
-        frame, count, refused_count = ANSWER_HEAD.unpack_from(view)
+        frame, count, refused_count, partial_count = ANSWER_HEAD.unpack_from(view)
         start, middle = ANSWER_HEAD.size, ANSWER_HEAD.size + 8 * count
         end = middle + 8 * count
         positions, offsets = array("Q"), array("q")
@@ -506,11 +510,12 @@ def decode_send_answer(body: bytes | memoryview) -> SendAnswer:
             end += REFUSAL.size
             refused[index] = (code, str(view[end : end + size], "utf-8", "replace"))
             end += size
+        partial = list(PARTIAL.iter_unpack(view[end : end + partial_count * PARTIAL.size]))
     except (struct.error, ValueError) as error:
         raise PeerError(f"SEND answer: {error}") from error
     positions.byteswap()
     offsets.byteswap()
-    return SendAnswer(frame, positions, offsets, refused)
+    return SendAnswer(frame, positions, offsets, refused, partial)
 
 
 # ── DELIVER (and the answer of POP, with stream 0) ──────────────────────────────────────
