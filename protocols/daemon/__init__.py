@@ -1,0 +1,1 @@
+"""Common plumbing of the daemons: configuration, logs, lifecycle, command options."""

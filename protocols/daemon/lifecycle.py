@@ -1,0 +1,183 @@
+"""
+The life of a daemon process: start, the ready line, signals, drain, exit code.
+
+==========  ======================================================================
+exit code   means
+==========  ======================================================================
+0           drained after SIGTERM or SIGINT
+1           could not start, or had to end by itself
+78          the configuration is wrong (EX_CONFIG of sysexits.h)
+==========  ======================================================================
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from protocols.errors import ConfigError, GatewayError
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.daemon")
+
+EXIT_CONFIG: Final = 78
+DRAIN_S_MAX: Final = 20.0
+"""After SIGTERM; what has not ended by then is cut off."""
+
+GC_THRESHOLD: Final = 50_000
+"""Allocations between collections: our objects die by reference count (performance rule 12)."""
+
+# Measured on big socket reads: 2.4M to 9.4M messages a second (performance rule 12).
+_M_TRIM_THRESHOLD: Final = (-1, 67_108_864)
+_M_MMAP_THRESHOLD: Final = (-3, 33_554_432)
+
+
+class Daemon(Protocol):
+    """What ``run`` looks after."""
+
+    async def start(self) -> None:
+        """Return when serving. Raises ConfigError, GatewayError or OSError."""
+        ...
+
+    async def stop(self) -> None:
+        """Drain: stop accepting, answer what is in flight, close."""
+        ...
+
+    async def reload(self) -> None:
+        """SIGHUP: read the configuration again; a bad one changes nothing. Raises ConfigError."""
+        ...
+
+    def ready_line(self) -> str:
+        """What follows ``ready ``: kind, name, then ``listener=host:port`` each."""
+        ...
+
+
+def run(
+    build: Callable[[], Daemon], *, pid_file: Path | None = None, log_level: str = "info"
+) -> int:
+    """
+    Run a daemon until a signal ends it; the exit code.
+
+    *build* is called in the running event loop and opens nothing. The one line on stdout,
+    ``ready …``, is written when the daemon serves.
+    """
+    from protocols.daemon import logs
+
+    logs.set_up(log_level)
+    tune_memory()
+    with _pid_file(pid_file), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_serve(build))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, when it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def tune_memory() -> None:
+    """Keep big buffers on the heap and collect seldom."""
+    gc.set_threshold(GC_THRESHOLD, 50, 100)
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):  # musl has no mallopt
+            libc = ctypes.CDLL(None)
+            for parameter, value in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+                libc.mallopt(parameter, value)
+
+
+async def _serve(build: Callable[[], Daemon]) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    tasks = Tasks("daemon")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_stop, stop)
+    daemon: Daemon | None = None
+    try:
+        daemon = build()
+        starting = tasks.start(daemon.start(), name="start")
+        stopping = tasks.start(stop.wait(), name="stop")
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            gc.collect()
+            gc.freeze()
+            loop.add_signal_handler(signal.SIGHUP, _on_reload, daemon, tasks)
+            write_ready(daemon.ready_line())
+            await stop.wait()
+        logger.info("draining")
+        await _drain(daemon)
+        return 0
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIG
+    except (GatewayError, OSError) as error:
+        logger.error("cannot start: %s", error)
+        if daemon is not None:
+            await _drain(daemon)
+        return 1
+    finally:
+        await tasks.close()
+
+
+def write_ready(line: str) -> None:
+    """The one line on stdout."""
+    with contextlib.suppress(OSError):  # whoever started us may have closed its end
+        print(f"ready {line}", flush=True)
+
+
+async def _drain(daemon: Daemon) -> None:
+    try:
+        async with asyncio.timeout(DRAIN_S_MAX):
+            await daemon.stop()
+    except TimeoutError:
+        logger.warning("not drained within %d s: cutting off", DRAIN_S_MAX)
+    except Exception:
+        logger.exception("stopping failed")
+
+
+def _on_stop(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(1)  # asked twice: at once
+    stop.set()
+
+
+def _on_reload(daemon: Daemon, tasks: Tasks) -> None:
+    tasks.start(_reload(daemon), name="reload")
+
+
+async def _reload(daemon: Daemon) -> None:
+    try:
+        await daemon.reload()
+    except ConfigError as error:
+        for problem in error.problems:
+            logger.error("reload refused: %s", problem)
+    else:
+        logger.info("reloaded")
+
+
+@contextlib.contextmanager
+def _pid_file(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.write_text(f"{os.getpid()}\n", encoding="ascii")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def describe(kind: str, name: str, **addresses: Any) -> str:
+    """``kind name a=host:port b=host:port``."""
+    return " ".join((kind, name, *(f"{key}={value}" for key, value in addresses.items())))
