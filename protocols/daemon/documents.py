@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[str, bool | None]] = {
     "": None,
 }
 _QUOTED: Final = ("'", '"', "|", ">")
-_AMBIGUOUS: Final = frozenset({"on", "off", "yes", "no", "y", "n"})
+_AMBIGUOUS: Final = frozenset({"on", "off", "yes", "no"})
 
 
 class Position(NamedTuple):
