@@ -1,0 +1,1 @@
+"""Ready-made jobs: ``tidegate spark JOB`` or ``spark-submit``."""
