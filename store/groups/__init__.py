@@ -1,0 +1,1 @@
+"""Groups: read sets, cursors, deliveries in flight."""

@@ -1,0 +1,1 @@
+"""Queues in memory: which entries they hold, and where those are in the log."""

@@ -1,0 +1,1 @@
+"""The log: segments of blocks, written in order, verified, recovered."""

@@ -1,0 +1,1 @@
+"""Configuration, offsets, the directory and leases: keyed state, kept in the log."""

@@ -1,0 +1,1 @@
+"""What may be deleted, and when the log counts as full."""
