@@ -1,0 +1,265 @@
+"""
+The bytes of a remoting command.
+
+::
+
+    0          4      5          8                8+h            4+n
+    | n: u32be | s:u8 | h: u24be | header: h bytes | body: n-4-h bytes |
+
+``s`` is 0 for a JSON header and 1 for the compact binary one (``RocketMQSerializable``).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from protocols.errors import PeerError
+from protocols.remoting.codes import LANGUAGES, TRUNCATED_CODES
+from protocols.remoting.command import RemotingCommand
+
+FRAME_BYTES_MAX: Final = 16 << 20
+"""Largest frame without its length word (``com.rocketmq.remoting.frameMaxLength``)."""
+
+JSON: Final = 0
+BINARY: Final = 1
+BINARY_CODE_MAX: Final = 0x7FFF
+
+HEAD: Final = struct.Struct(">II")
+_FIXED: Final = struct.Struct(">hBhiiI")
+_U32: Final = struct.Struct(">I")
+_U16: Final = struct.Struct(">H")
+_LANGUAGE_BYTE: Final = {name: index for index, name in enumerate(LANGUAGES)}
+_OTHER: Final = _LANGUAGE_BYTE["OTHER"]
+
+Frame = tuple[int, bytes, bytes]
+"""(serialization, header, body)."""
+
+
+class _JsonHeader(msgspec.Struct, rename="camel"):
+    code: int
+    language: str = "OTHER"
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    ext_fields: dict[str, Any] | None = None
+
+
+class _JsonHeaderOut(msgspec.Struct, omit_defaults=True, rename="camel", kw_only=True):
+    code: int
+    language: str
+    version: int
+    opaque: int
+    flag: int
+    remark: str = ""
+    ext_fields: dict[str, str] = {}
+    serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
+
+
+_decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+# ── bytes to commands ───────────────────────────────────────────────────────────────────
+
+
+def take_frames(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> list[Frame]:
+    """
+    Cut every whole remoting frame off *buffer*, in order; an empty list if none is whole.
+
+    Raises PeerError when the *first* frame has ``n > frame_bytes_max`` or ``h > n - 4``. A
+    faulty frame behind good ones is reported by the next call, so none is lost.
+
+    Source: ``RemotingCommand.decode`` and ``NettyDecoder``.
+    """
+    if len(buffer) < HEAD.size:
+        return []
+    n, word = HEAD.unpack_from(buffer)
+    if len(buffer) - 4 < n <= frame_bytes_max and word & 0xFFFFFF <= n - 4:
+        return []  # most reads of a large frame end here: copy it once, when it is whole
+    data = bytes(buffer)
+    frames: list[Frame] = []
+    start, end = 0, len(data)
+    while end - start >= HEAD.size:
+        n, word = HEAD.unpack_from(data, start)
+        h = word & 0xFFFFFF
+        if n > frame_bytes_max or h > n - 4:
+            if frames:
+                break
+            raise PeerError(f"frame of {n} bytes with a header of {h}, limit {frame_bytes_max}")
+        header, stop = start + HEAD.size, start + 4 + n
+        if stop > end:
+            break
+        frames.append((word >> 24, data[header : header + h], data[header + h : stop]))
+        start = stop
+    del buffer[:start]
+    return frames
+
+
+def take_commands(
+    buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> list[RemotingCommand]:
+    """
+    Cut every whole command off *buffer*; an empty list if none is whole.
+
+    Raises PeerError when the *first* one is faulty; a faulty one behind good ones is put back
+    for the next call.
+    """
+    frames = take_frames(buffer, frame_bytes_max=frame_bytes_max)
+    commands: list[RemotingCommand] = []
+    for index, frame in enumerate(frames):
+        try:
+            commands.append(decode_frame(frame))
+        except PeerError:
+            if not commands:
+                raise
+            buffer[:0] = b"".join([_frame_bytes(*rest) for rest in frames[index:]])
+            break
+    return commands
+
+
+def decode_frame(frame: Frame) -> RemotingCommand:
+    """The command of one frame. Raises PeerError."""
+    serialization, header, body = frame
+    if serialization == BINARY:
+        return _decode_binary_header(header, body)
+    if serialization == JSON:
+        return _decode_json_header(header, body)
+    raise PeerError(f"unknown header serialization {serialization}")
+
+
+def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        parsed = _decode_json(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PeerError(f"JSON header: {error}") from error
+    given = parsed.ext_fields or {}
+    return RemotingCommand(
+        parsed.code,
+        {name: _text(value) for name, value in given.items() if value is not None},
+        body,
+        opaque=parsed.opaque,
+        flag=parsed.flag,
+        remark=parsed.remark or "",
+        language=parsed.language,
+        version=parsed.version,
+    )
+
+
+def _text(value: object) -> str:
+    """Field values are text; clients of other languages send JSON numbers and booleans too."""
+    if isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        code, language, version, opaque, flag, size = _FIXED.unpack_from(header)
+        at = _FIXED.size
+        remark = header[at : at + size].decode()
+        at += size
+        (size,) = _U32.unpack_from(header, at)
+        at += 4
+        if at + size != len(header):
+            raise PeerError(f"binary header: {len(header)} bytes, its fields end at {at + size}")
+        fields = _decode_binary_fields(header, at) if size else {}
+    except (struct.error, UnicodeDecodeError) as error:
+        raise PeerError(f"binary header: {error}") from error
+    if not flag & 1:
+        code = TRUNCATED_CODES.get(code, code)
+    return RemotingCommand(
+        code,
+        fields,
+        body,
+        opaque=opaque,
+        flag=flag,
+        remark=remark,
+        language=LANGUAGES[language] if language < len(LANGUAGES) else "OTHER",
+        version=version,
+        is_binary=True,
+    )
+
+
+def _decode_binary_fields(header: bytes, at: int) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    end = len(header)
+    while at < end:
+        (size,) = _U16.unpack_from(header, at)
+        at += 2
+        name = header[at : at + size].decode()
+        at += size
+        (size,) = _U32.unpack_from(header, at)
+        at += 4
+        if at + size > end:
+            raise PeerError(f"binary header: value of '{name}' is longer than the header")
+        fields[name] = header[at : at + size].decode()
+        at += size
+    return fields
+
+
+# ── commands to bytes ───────────────────────────────────────────────────────────────────
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """One frame. A code that does not fit the binary header gets a JSON one."""
+    return encode_commands((command,))
+
+
+def encode_commands(commands: Sequence[RemotingCommand]) -> bytes:
+    """Frames back to back: what one write carries."""
+    pieces: list[bytes | memoryview] = []
+    for command in commands:
+        if command.is_binary and command.code <= BINARY_CODE_MAX:
+            header, serialization = _encode_binary_header(command), BINARY
+        else:
+            header, serialization = _encode_json_header(command), JSON
+        size = len(header)
+        pieces += (
+            HEAD.pack(4 + size + len(command.body), serialization << 24 | size),
+            header,
+            command.body,
+        )
+    return b"".join(pieces)
+
+
+def _frame_bytes(serialization: int, header: bytes, body: bytes) -> bytes:
+    size = len(header)
+    return HEAD.pack(4 + size + len(body), serialization << 24 | size) + header + body
+
+
+def _encode_json_header(command: RemotingCommand) -> bytes:
+    return _encode_json(
+        _JsonHeaderOut(
+            code=command.code,
+            language=command.language,
+            version=command.version,
+            opaque=command.opaque,
+            flag=command.flag,
+            remark=command.remark,
+            ext_fields=command.fields,
+            serialize_type="JSON",
+        )
+    )
+
+
+def _encode_binary_header(command: RemotingCommand) -> bytes:
+    remark = command.remark.encode()
+    fixed = _FIXED.pack(
+        command.code,
+        _LANGUAGE_BYTE.get(command.language, _OTHER),
+        command.version,
+        command.opaque,
+        command.flag,
+        len(remark),
+    )
+    if not command.fields:
+        return fixed + remark + b"\0\0\0\0"
+    pieces: list[bytes] = []
+    for name, text in command.fields.items():
+        key, value = name.encode(), text.encode()
+        pieces += (_U16.pack(len(key)), key, _U32.pack(len(value)), value)
+    fields = b"".join(pieces)
+    return b"".join((fixed, remark, _U32.pack(len(fields)), fields))

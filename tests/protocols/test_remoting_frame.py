@@ -1,0 +1,161 @@
+"""The remoting frame: both headers, however the bytes are cut, and what is refused."""
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.errors import PeerError
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.connection import Fault, RemotingConnection
+from protocols.remoting.frame import (
+    FRAME_BYTES_MAX,
+    encode_command,
+    encode_commands,
+    take_commands,
+    take_frames,
+)
+
+# A pull answer header as a Java 5.4.0 broker sends it (captured).
+JAVA_JSON = (
+    b'{"code":0,"extFields":{"minOffset":"0","maxOffset":"4"},"flag":1,"language":"JAVA",'
+    b'"opaque":7,"serializeTypeCurrentRPC":"JSON","version":493}'
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+commands = st.builds(
+    RemotingCommand,
+    st.integers(0, 0x7FFF).filter(lambda code: code not in (*range(3442, 3448), 3543)),
+    st.dictionaries(texts, texts, max_size=5),
+    st.binary(max_size=64),
+    opaque=st.integers(-(2**31), 2**31 - 1),
+    flag=st.sampled_from([0, 1, 2, 3]),
+    remark=texts,
+    language=st.sampled_from(["JAVA", "PYTHON", "GO", "OTHER"]),
+    version=st.integers(0, 600),
+    is_binary=st.booleans(),
+)
+
+
+def facts(command: RemotingCommand) -> tuple[object, ...]:
+    return tuple(getattr(command, name) for name in RemotingCommand.__slots__)
+
+
+@given(st.lists(commands, max_size=5), st.integers(1, 80))
+def test_chunking_is_invisible(sent: list[RemotingCommand], size: int) -> None:
+    """However TCP cuts the bytes, the same commands come out, equal in every field."""
+    wire = encode_commands(sent)
+    connection = RemotingConnection(now=0.0)
+    received = [
+        event
+        for start in range(0, len(wire), size)
+        for event in connection.receive_data(wire[start : start + size], now=1.0)
+    ]
+    assert [facts(event) for event in received] == [facts(command) for command in sent]
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_fault_or_waits(data: bytes) -> None:
+    """Any bytes either wait for more or end the connection with a fault; nothing else."""
+    events = RemotingConnection(now=0.0, frame_bytes_max=1000).receive_data(data, now=0.0)
+    assert all(isinstance(event, (RemotingCommand, Fault)) for event in events)
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_garbage_header_is_a_peer_error(header: bytes, is_binary: bool) -> None:
+    """A header that is none raises PeerError, never anything else."""
+    frame = struct.pack(">II", 4 + len(header), is_binary << 24 | len(header)) + header
+    with contextlib.suppress(PeerError):
+        take_commands(bytearray(frame))
+
+
+def test_java_json_header() -> None:
+    """What Java's fastjson writes is understood."""
+    frame = struct.pack(">II", 4 + len(JAVA_JSON) + 2, len(JAVA_JSON)) + JAVA_JSON + b"xy"
+    (command,) = take_commands(bytearray(frame))
+    assert command.is_response
+    assert (command.opaque, command.version, command.language) == (7, 493, "JAVA")
+    assert command.fields == {"minOffset": "0", "maxOffset": "4"}
+    assert command.body == b"xy"
+
+
+def test_liberal_json_header() -> None:
+    """Numbers as text, numbers and booleans as field values, unknown members: all accepted."""
+    header = b'{"code":"105","extFields":{"topic":"T","n":5,"b":true,"x":null},"later":{}}'
+    frame = struct.pack(">II", 4 + len(header), len(header)) + header
+    (command,) = take_commands(bytearray(frame))
+    assert command.code == 105
+    assert command.fields == {"topic": "T", "n": "5", "b": "true"}
+
+
+def test_truncated_pop_codes_come_back() -> None:
+    """A Java client with the binary header truncates 200050 to 3442; it is mapped back."""
+    fixed = struct.pack(">hBhiiI", 3442, 0, 493, 1, 0, 0) + b"\0\0\0\0"
+    frame = struct.pack(">II", 4 + len(fixed), 1 << 24 | len(fixed)) + fixed
+    (command,) = take_commands(bytearray(frame))
+    assert command.code == 200050
+
+
+def test_large_code_takes_a_json_header() -> None:
+    """200053 does not fit the binary header: it is sent with a JSON one."""
+    wire = encode_command(RemotingCommand(200053, is_binary=True))
+    assert wire[4] == 0
+    (command,) = take_commands(bytearray(wire))
+    assert command.code == 200053
+
+
+def test_good_commands_before_a_faulty_one_are_not_lost() -> None:
+    """The good ones come out first; the fault is reported by the next call."""
+    good = encode_command(RemotingCommand(34))
+    bad_header = struct.pack(">II", 6, 2) + b"{x"
+    buffer = bytearray(good + bad_header + good)
+    assert [command.code for command in take_commands(buffer)] == [34]
+    with pytest.raises(PeerError, match="JSON header"):
+        take_commands(buffer)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack(">II", FRAME_BYTES_MAX + 1, 10),  # too large
+        struct.pack(">II", 3, 0),  # no room for the second word
+        struct.pack(">II", 10, 7),  # header longer than the frame
+    ],
+)
+def test_bad_length_is_refused_at_once(head: bytes) -> None:
+    """A length that cannot be is refused before its bytes are waited for."""
+    with pytest.raises(PeerError, match="limit"):
+        take_frames(bytearray(head))
+
+
+def test_largest_frame_waits_for_its_bytes() -> None:
+    """A frame of exactly 16 MiB is accepted, so its first bytes wait for the rest."""
+    buffer = bytearray(struct.pack(">II", FRAME_BYTES_MAX, 10))
+    assert take_frames(buffer) == []
+    assert len(buffer) == 8
+
+
+def test_half_handshake_is_closed_after_10_s() -> None:
+    """No whole frame in 10 s: the connection ends, even when bytes trickle in."""
+    connection = RemotingConnection(now=100.0)
+    connection.receive_data(b"\0\0", now=109.0)
+    assert connection.deadline == 110.0
+    assert connection.handle_deadline(now=109.9) == ()
+    (fault,) = connection.handle_deadline(now=110.0)
+    assert isinstance(fault, Fault)
+    assert connection.is_closing
+
+
+def test_idle_is_closed_after_120_s() -> None:
+    """Sending counts as life (Netty's all-idle handler); silence both ways ends it."""
+    connection = RemotingConnection(now=0.0)
+    connection.receive_data(encode_command(RemotingCommand(34)), now=5.0)
+    assert connection.deadline == 125.0
+    connection.send([RemotingCommand(40, flag=2)])
+    assert connection.data_to_send()
+    assert connection.handle_deadline(now=125.0) == ()
+    assert connection.deadline == 245.0
+    (fault,) = connection.handle_deadline(now=245.0)
+    assert isinstance(fault, Fault)
