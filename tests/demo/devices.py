@@ -1,7 +1,7 @@
 """Devices: paho clients that replay readings over MQTT QoS 1 and survive a dead gateway."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -19,7 +19,7 @@ CONNECT_S_MAX = 20.0
 class Device:
     """One station: sends its readings in order, counts what the gateway acknowledged."""
 
-    def __init__(self, name: str, readings: Sequence[Reading], gateways: list[int]) -> None:
+    def __init__(self, name: str, readings: Iterable[Reading], gateways: list[int]) -> None:
         self.name = name
         self.acknowledged: set[str] = set()
         self.alarms_acknowledged: set[str] = set()

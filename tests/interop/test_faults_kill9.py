@@ -1,0 +1,124 @@
+"""
+``kill -9`` of store, gateway and name server under load: nothing acknowledged is lost.
+
+Seeded: the seed is printed and may be given as ``TIDEGATE_SEED``. Publishers are paho clients
+over two gateways; afterwards every acknowledged id must be found by offset *and* by pop.
+"""
+
+import json
+import os
+import random
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.demo.checks import read_topic
+from tests.demo.cluster import create_topic
+from tests.demo.devices import IN_FLIGHT_MAX, Device
+from tests.demo.readings import Reading
+from tests.support.processes import Daemon, Daemons, wait_until
+
+pytestmark = [pytest.mark.client, pytest.mark.timeout(400)]
+
+KILL_COUNT = 24
+PUBLISHERS = 2
+TOPIC = "faults"
+PACE_S = 0.0005
+
+
+class Load:
+    """Readings without end, until ``stop``."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def readings(self, publisher: str) -> Iterator[Reading]:
+        number = 0
+        while not self._stopped.wait(PACE_S):
+            number += 1
+            yield Reading(
+                identifier=f"{publisher}-{number}",
+                family=TOPIC,
+                device=publisher,
+                metric="n",
+                value=float(number),
+                time=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+
+
+def acknowledged(devices: list[Device]) -> int:
+    return sum(len(device.acknowledged) for device in devices)
+
+
+def kill_one(chance: random.Random, victims: list[Daemon], devices: list[Device]) -> str:
+    """Kill one daemon at a random moment under load, bring it back, wait for traffic."""
+    before = acknowledged(devices)
+    wait_until(lambda: acknowledged(devices) > before + 50, "traffic before the kill", 60)
+    threading.Event().wait(chance.uniform(0.0, 0.15))
+    victim = chance.choice(victims)
+    victim.restart()
+    return victim.name
+
+
+def popped(port: int) -> Counter[str]:
+    """Everything that a fresh group gets by pop over HTTP, acknowledged as it comes."""
+    found: Counter[str] = Counter()
+    base = f"http://127.0.0.1:{port}/topics/{TOPIC}/subscriptions/checkers"
+    empty_count = 0
+    while empty_count < 3:
+        answer = _post(f"{base}:receive", {"maxEvents": 100, "maxWaitTime": 1})
+        events = answer["value"]
+        empty_count = 0 if events else empty_count + 1
+        found.update(event["event"]["data"]["id"] for event in events)
+        tokens = [event["brokerProperties"]["lockToken"] for event in events]
+        if tokens:
+            _post(f"{base}:acknowledge", {"lockTokens": tokens})
+    return found
+
+
+def _post(url: str, body: dict[str, object]) -> dict[str, list[dict[str, dict[str, object]]]]:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def test_nothing_acknowledged_is_lost_to_kills(tmp_path: Path) -> None:
+    """At least 20 kills; every acknowledged id is there by offset and by pop."""
+    seed = int(os.environ.get("TIDEGATE_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with Daemons(tmp_path) as daemons:
+        namesrv = daemons.namesrv()
+        store = daemons.store(namesrv)
+        create_topic(next(iter(store.addresses.values())), TOPIC)
+        gateways = [daemons.gateway(namesrv, name=name) for name in ("gw-1", "gw-2")]
+        load = Load()
+        ports = [gateway.port("mqtt") for gateway in gateways]
+        names = [f"p{number}" for number in range(PUBLISHERS)]
+        devices = [Device(name, load.readings(name), ports) for name in names]
+        for device in devices:
+            device.start()
+        try:
+            victims = [namesrv, store, *gateways]
+            killed = Counter(kill_one(chance, victims, devices) for _ in range(KILL_COUNT))
+        finally:
+            load.stop()
+        for device in devices:
+            device.join(60)
+        wanted = set().union(*(device.acknowledged for device in devices))
+        stored = read_topic(namesrv.addresses["namesrv"], TOPIC)
+        by_pop = popped(gateways[0].port("events"))
+    print(f"killed {dict(killed)}; {len(wanted)} acknowledged, {stored.duplicate_count} twice")
+    assert not wanted - stored.identifiers.keys()
+    assert not wanted - by_pop.keys()
+    assert stored.duplicate_count <= IN_FLIGHT_MAX * PUBLISHERS * KILL_COUNT
