@@ -67,6 +67,8 @@ class ToyAdapter:
     async def _answer(self, services: Services, call: Call, words: list[str]) -> str:
         match words:
             case ["PUB", topic, text]:
+                if await services.topics.find(topic) is None:
+                    await services.topics.create(topic)
                 message = Message(Head(subject=topic, topic=topic), text.encode())
                 (result,) = await services.pipeline.send(call, [message])
                 if result.code != Code.OK:
