@@ -133,7 +133,7 @@ def decode_frame(frame: Frame) -> RemotingCommand:
 def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
     try:
         parsed = _decode_json(header)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(f"JSON header: {error}") from error
     given = parsed.ext_fields or {}
     return RemotingCommand(

@@ -53,6 +53,8 @@ class PrivateCode(IntEnum):
     DIRECTORY_PUT = 20053  # DirectoryPut → DirectoryPutAnswer
     DIRECTORY_READ = 20054  # DirectoryRead → DirectoryRecords (long poll)
     DIRECTORY_WAIT = 20055  # DirectoryWait → DirectoryWaited
+    GATEWAY_REGISTER = 20060  # gateway → name server: GatewayRegister → empty
+    GATEWAY_LIST = 20061  # anyone → name server: empty → GatewayList
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -207,6 +209,30 @@ class DirectoryWaited(_Body, frozen=True, kw_only=True):
     ended: list[tuple[str, int]] = []
     """(gateway, epoch) whose leases ended since the version was written: fence them at every
     store before relying on *is_applied*."""
+
+
+# ── gateways at the name server ─────────────────────────────────────────────────────────
+
+
+class GatewayRegister(_Body, frozen=True, kw_only=True):
+    """
+    Sent on connect and every few seconds; kept while the connection lasts and for *lease_ms*.
+
+    For people (``tidegate namesrv gateways``) only: nothing is decided by it.
+    """
+
+    gateway: str
+    protocols: dict[str, str] = {}
+    """listener → host:port."""
+
+    zone: str = ""
+    connection_count: int = 0
+    messages_per_s: int = 0
+    lease_ms: int = 15_000
+
+
+class GatewayList(_Body, frozen=True, kw_only=True):
+    gateways: list[GatewayRegister] = []
 
 
 # ── groups, streams, queues ─────────────────────────────────────────────────────────────

@@ -1,0 +1,464 @@
+"""
+JSON bodies of remoting commands, as structs with Java's member names.
+
+Java's writer (fastjson 1) is not always JSON: maps with numeric keys come unquoted
+(``{0:"1.2.3.4:10911"}``) and maps with object keys have the object in key position
+(``{{"brokerName":"b",…}:{…}}``). ``parse`` reads both; ``encode_object_map`` writes the second
+form, which is what Java's tools are known to read.
+
+Source: ``org.apache.rocketmq.remoting.protocol`` (``route``, ``body``, ``heartbeat``).
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from protocols.errors import PeerError
+
+BODY_DEPTH_MAX: Final = 64
+"""Nesting of a body that is no plain JSON; deeper is refused."""
+
+
+class _Body(msgspec.Struct, rename="camel", kw_only=True):
+    """Unknown members are ignored, missing ones default, as fastjson has it."""
+
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_body(body: msgspec.Struct | dict[str, Any] | list[Any]) -> bytes:
+    """Plain JSON; integer keys are quoted, which Java's readers accept."""
+    return _encode(body)
+
+
+def decode_body(kind: type[B], data: bytes | memoryview) -> B:
+    """*data* as *kind*. Raises PeerError."""
+    try:
+        return msgspec.convert(_without_nulls(parse(data)), kind, strict=False, str_keys=True)
+    except msgspec.MsgspecError as error:
+        raise PeerError(f"body of {kind.__name__}: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """A null member is an absent one (fastjson)."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+# ── route and registration ──────────────────────────────────────────────────────────────
+
+
+class DataVersion(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Version of a broker's topic table; equal only if all three are."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class TopicConfig(_Body):
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+class TopicConfigWrapper(_Body):
+    """``TopicConfigAndMappingSerializeWrapper``."""
+
+    topic_config_table: dict[str, TopicConfig] = {}
+    data_version: DataVersion = DataVersion()
+    topic_queue_mapping_info_map: dict[str, Any] = {}
+    topic_queue_mapping_detail_map: dict[str, Any] = {}
+    mapping_data_version: DataVersion = DataVersion()
+
+
+class RegisterBody(_Body):
+    """``RegisterBrokerBody``."""
+
+    topic_config_serialize_wrapper: TopicConfigWrapper = msgspec.field(
+        default_factory=TopicConfigWrapper
+    )
+    filter_server_list: list[str] = []
+
+
+class QueueData(_Body):
+    broker_name: str
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 6
+    topic_sys_flag: int = 0
+
+
+class BrokerData(_Body):
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = {}
+    """Broker id → address; 0 is the master."""
+
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+
+class RouteData(_Body, omit_defaults=True):
+    """``TopicRouteData``."""
+
+    queue_datas: list[QueueData] = msgspec.field(default_factory=list)
+    broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    order_topic_conf: str | None = None
+
+
+def encode_route(route: RouteData) -> bytes:
+    """As Java writes it: empty lists are there, absent texts are not."""
+    members: dict[str, Any] = {
+        "brokerDatas": [_broker_data(item) for item in route.broker_datas],
+        "filterServerTable": route.filter_server_table,
+        "queueDatas": route.queue_datas,
+    }
+    if route.order_topic_conf is not None:
+        members["orderTopicConf"] = route.order_topic_conf
+    return encode_body(members)
+
+
+def _broker_data(item: BrokerData) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "brokerAddrs": item.broker_addrs,
+        "brokerName": item.broker_name,
+        "cluster": item.cluster,
+        "enableActingMaster": item.enable_acting_master,
+    }
+    if item.zone_name is not None:
+        members["zoneName"] = item.zone_name
+    return members
+
+
+class ClusterInfo(_Body):
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+def encode_cluster_info(info: ClusterInfo) -> bytes:
+    table = {name: _broker_data(item) for name, item in info.broker_addr_table.items()}
+    return encode_body({"brokerAddrTable": table, "clusterAddrTable": info.cluster_addr_table})
+
+
+class TopicList(_Body):
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class KvTable(_Body):
+    table: dict[str, str] = {}
+
+
+class BrokerMemberGroup(_Body):
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str] = {}
+
+
+# ── clients ─────────────────────────────────────────────────────────────────────────────
+
+
+class SubscriptionData(_Body):
+    topic: str = ""
+    sub_string: str = "*"
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class ConsumerData(_Body):
+    group_name: str = ""
+    consume_type: str = "CONSUME_PASSIVELY"
+    """CONSUME_ACTIVELY (pull), CONSUME_PASSIVELY (push), CONSUME_POP."""
+
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class ProducerData(_Body):
+    group_name: str = ""
+
+
+class HeartbeatData(_Body):
+    client_id: str = msgspec.field(name="clientID", default="")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+class CheckClientBody(_Body):
+    """``CheckClientRequestBody`` (46)."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription_data: SubscriptionData = msgspec.field(default_factory=SubscriptionData)
+
+
+class ConsumerList(_Body):
+    consumer_id_list: list[str] = []
+
+
+class MessageQueue(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A message queue as Java names it."""
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: int = 0
+
+
+class LockBody(_Body):
+    """``LockBatchRequestBody`` and ``UnlockBatchRequestBody``."""
+
+    consumer_group: str = ""
+    client_id: str = ""
+    mq_set: list[MessageQueue] = []
+    only_this_broker: bool = False
+
+
+class LockAnswer(_Body):
+    lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet", default_factory=list)
+
+
+class QueryAssignmentBody(_Body):
+    topic: str = ""
+    consumer_group: str = ""
+    client_id: str = ""
+    strategy_name: str = "AVG"
+    message_model: str = "CLUSTERING"
+
+
+class QueueAssignment(_Body):
+    message_queue: MessageQueue
+    mode: str = "PULL"
+    """POP or PULL."""
+
+
+class AssignmentAnswer(_Body):
+    message_queue_assignments: list[QueueAssignment] = []
+
+
+class RequestModeBody(_Body):
+    """``SetMessageRequestModeRequestBody`` (401)."""
+
+    topic: str = ""
+    consumer_group: str = ""
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+
+
+class BatchAck(_Body, rename=None):
+    """One entry of ``BatchAckMessageRequestBody``; one-letter names as Java has them."""
+
+    c: str = ""
+    t: str = ""
+    r: str = "0"
+    so: int = 0
+    q: int = 0
+    rq: int = 0
+    pt: int = 0
+    it: int = 0
+    b: str = ""
+    """base64 of a Java BitSet: bit i says that offset so + i is acked."""
+
+
+class BatchAckBody(_Body):
+    broker_name: str = ""
+    acks: list[BatchAck] = []
+
+
+# ── administration ──────────────────────────────────────────────────────────────────────
+
+
+class GroupConfig(_Body):
+    """``SubscriptionGroupConfig``."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+class GroupConfigTable(_Body):
+    """``SubscriptionGroupWrapper`` (201)."""
+
+    subscription_group_table: dict[str, GroupConfig] = {}
+    forbidden_table: dict[str, dict[str, int]] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class TopicConfigList(_Body):
+    topic_config_list: list[TopicConfig] = []
+
+
+class GroupConfigList(_Body):
+    group_config_list: list[GroupConfig] = []
+
+
+class TopicOffset(_Body):
+    """Value of ``TopicStatsTable`` (202); the keys are ``MessageQueue``s."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+class OffsetWrapper(_Body):
+    """Value of ``ConsumeStats`` (208); the keys are ``MessageQueue``s."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    pull_offset: int = 0
+    last_timestamp: int = 0
+
+
+class Connection(_Body):
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = "JAVA"
+    version: int = 0
+
+
+class ConsumerConnection(_Body):
+    connection_set: list[Connection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+
+class ProducerConnection(_Body):
+    connection_set: list[Connection] = []
+
+
+def encode_object_map(
+    name: str,
+    items: Iterable[tuple[msgspec.Struct, msgspec.Struct | int]],
+    **members: float | int | str,
+) -> bytes:
+    """
+    ``{"name":{ {key object}:value, … }, members…}``: a Java map whose keys are objects.
+
+    Used by 202, 208 (``offsetTable``), 220, 221 and 222.
+    """
+    table = b",".join([_encode(key) + b":" + _encode(value) for key, value in items])
+    rest = b"".join(
+        [b"," + _encode(key) + b":" + _encode(member) for key, member in members.items()]
+    )
+    return b"{" + _encode(name) + b":{" + table + b"}" + rest + b"}"
+
+
+# ── what is nearly JSON ─────────────────────────────────────────────────────────────────
+
+
+def parse(data: bytes | memoryview) -> Any:
+    """
+    The value of a JSON body, or of fastjson's relatives of JSON.
+
+    Numeric keys become text, object keys tuples of (name, value) sorted by name. Raises
+    PeerError.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError as error:
+        raise PeerError("body: nested too deep") from error
+    except msgspec.DecodeError:
+        pass
+    try:
+        text = str(data, "utf-8")
+        value, end = _parse_value(text, _skip(text, 0), 0)
+    except (ValueError, IndexError, RecursionError) as error:
+        raise PeerError(f"body is no JSON: {error}") from error
+    if _skip(text, end) != len(text):
+        raise PeerError(f"body is no JSON: something follows at {end}")
+    return value
+
+
+_BLANK: Final = re.compile(r"[ \t\r\n]*")
+_scalars: Final = json.JSONDecoder(strict=False)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
+
+
+def _parse_value(text: str, at: int, depth: int) -> tuple[Any, int]:
+    if depth > BODY_DEPTH_MAX:
+        raise ValueError(f"nested deeper than {BODY_DEPTH_MAX}")
+    if text[at] == "{":
+        return _parse_object(text, at + 1, depth + 1)
+    if text[at] == "[":
+        return _parse_list(text, at + 1, depth + 1)
+    return _scalars.raw_decode(text, at)
+
+
+def _parse_object(text: str, at: int, depth: int) -> tuple[dict[Any, Any], int]:
+    found: dict[Any, Any] = {}
+    at = _skip(text, at)
+    if text[at] == "}":
+        return found, at + 1
+    while True:
+        key, at = _parse_value(text, at, depth)
+        at = _skip(text, at)
+        if text[at] != ":":
+            raise ValueError(f"':' expected at {at}")
+        found[_key(key)], at = _parse_value(text, _skip(text, at + 1), depth)
+        at = _skip(text, at)
+        if text[at] == "}":
+            return found, at + 1
+        if text[at] != ",":
+            raise ValueError(f"',' expected at {at}")
+        at = _skip(text, at + 1)
+
+
+def _parse_list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
+    found: list[Any] = []
+    at = _skip(text, at)
+    if text[at] == "]":
+        return found, at + 1
+    while True:
+        item, at = _parse_value(text, at, depth)
+        found.append(item)
+        at = _skip(text, at)
+        if text[at] == "]":
+            return found, at + 1
+        if text[at] != ",":
+            raise ValueError(f"',' expected at {at}")
+        at = _skip(text, at + 1)
+
+
+def _key(key: Any) -> Any:
+    if isinstance(key, dict):
+        return tuple(sorted((name, str(value)) for name, value in key.items()))
+    if isinstance(key, list):
+        raise ValueError("a list is no key")
+    return key if isinstance(key, str) else str(key)
