@@ -1,0 +1,398 @@
+"""
+One MQTT connection: who may speak when, and what that means. Bytes in, events out.
+
+Knows order and time; opens no socket, reads no clock. PING is answered here, topic aliases are
+resolved here, and whatever the peer does wrong ends here, in the words of its version.
+"""
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from protocols.canonical import Message
+from protocols.mqtt.codec import (
+    decode_packet,
+    find_body,
+    peek_version,
+    take_pubacks,
+    take_publishes,
+)
+from protocols.mqtt.encoder import PINGRESP, encode_packet, encode_puback_run
+from protocols.mqtt.fields import PacketError, malformed, protocol_error
+from protocols.mqtt.mapping import Heads
+from protocols.mqtt.packets import (
+    V5,
+    V311,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    Subscribe,
+    Unsubscribe,
+)
+from protocols.mqtt.properties import Property, find_int, find_str
+
+EARLY_BYTES_MAX: Final = 1 << 20
+"""What may wait behind a CONNECT that is not answered yet."""
+
+
+class State(Enum):
+    AWAITING_CONNECT = 1
+    OPENING = 2  # CONNECT is with the owner; what follows it waits unread
+    CONNECTED = 3
+    CLOSED = 4
+
+
+# CONNECT first [MQTT-3.1.0-1] and only once [MQTT-3.1.0-2].
+ALLOWED: Final[dict[State, tuple[type[Packet], ...]]] = {
+    State.AWAITING_CONNECT: (Connect,),
+    State.OPENING: (),
+    State.CONNECTED: (
+        Publish,
+        Puback,
+        Pubrec,
+        Pubrel,
+        Pubcomp,
+        Subscribe,
+        Unsubscribe,
+        Pingreq,
+        Disconnect,
+        Auth,
+    ),
+    State.CLOSED: (),
+}
+
+CLIENT_DISCONNECT_REASONS: Final = frozenset(
+    # [MQTT 5, table 3-10, "sent by client"]
+    (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
+)
+
+
+class PublishRun(NamedTuple):
+    """Publishes of one QoS (0 or 1) without properties, in order."""
+
+    messages: list[Message]
+    packet_ids: list[bytes]
+    """Two bytes each, as they came; empty for QoS 0."""
+
+
+class Acked(NamedTuple):
+    """PUBACKs of the subscriber, in order."""
+
+    packet_ids: list[int]
+
+
+class Lost(NamedTuple):
+    """The connection is over by a fault or by time; nothing follows."""
+
+    reason: Reason
+    text: str
+
+
+Event = (
+    Connect
+    | PublishRun
+    | Publish
+    | Acked
+    | Pubrec
+    | Pubrel
+    | Pubcomp
+    | Subscribe
+    | Unsubscribe
+    | Disconnect
+    | Lost
+)
+
+
+class Limits(NamedTuple):
+    """What this server tells and enforces."""
+
+    connect_s_max: float = 10.0
+    connect_bytes_max: int = 256 * 1024
+    packet_bytes_max: int = 2_000_000
+    receive_max: int = 1024
+    """Publishes above QoS 0 that may be unanswered; to 5.0 clients a contract."""
+
+    topic_alias_max: int = 10
+
+
+class MqttConnection:
+    """
+    Sans-I/O. After every call the driver sends ``data_to_send()`` and sets its timer.
+
+    The owner answers a ``Connect`` event by ``accept`` or ``refuse``, and reads on after
+    ``accept`` with ``continue_reading``.
+    """
+
+    def __init__(self, limits: Limits, *, now: float) -> None:
+        self.state = State.AWAITING_CONNECT
+        self.deadline: float | None = now + limits.connect_s_max
+        self.version = V311
+        self.unanswered_count = 0
+        """QoS 1 publishes handed out and not acknowledged yet."""
+
+        self.open_qos2: set[int] = set()
+        """Packet ids of QoS 2 publishes between PUBLISH and PUBCOMP."""
+
+        self.heads = Heads("")
+        self._limits = limits
+        self._silence_s_max = 0.0
+        self._session_expiry_s = 0
+        self._aliases: dict[int, str] = {}
+        self._rest = bytearray()
+        self._needed = 0
+        self._out: list[bytes] = []
+
+    # ── driver ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_closing(self) -> bool:
+        return self.state is State.CLOSED
+
+    def data_to_send(self) -> bytes:
+        out = self._out
+        if not out:
+            return b""
+        self._out = []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def receive_data(self, data: bytes, *, now: float) -> list[Event]:
+        """The events that *data* completes; a fault of the peer is the last of them."""
+        if self._rest or self.state is State.OPENING:
+            self._rest += data
+            if self.state is State.OPENING:
+                return self._wait()
+            if len(self._rest) < self._needed:
+                return []
+            data = bytes(self._rest)
+            self._rest.clear()
+        return self._parse(data, now)
+
+    def continue_reading(self, *, now: float) -> list[Event]:
+        """The events of what came behind the CONNECT."""
+        data = bytes(self._rest)
+        self._rest.clear()
+        return self._parse(data, now) if data else []
+
+    def handle_deadline(self, *, now: float) -> list[Event]:
+        if self.deadline is None or now < self.deadline or self.state is State.CLOSED:
+            return []
+        if self.state is State.CONNECTED:
+            return [self.fail(Reason.KEEP_ALIVE_TIMEOUT, "silent for 1.5 times its keep alive")]
+        return [self.fail(Reason.PROTOCOL_ERROR, "no CONNECT in time")]
+
+    # ── owner ───────────────────────────────────────────────────────────────────────────
+
+    def accept(self, connack: Connack, heads: Heads, *, keep_alive_s: int, now: float) -> None:
+        """Answer CONNECT; *keep_alive_s* is the value in force (0: none)."""
+        assert self.state is State.OPENING
+        self.state = State.CONNECTED
+        self.heads = heads
+        self._silence_s_max = keep_alive_s * 1.5  # [MQTT-3.1.2-22]
+        self.deadline = now + self._silence_s_max if keep_alive_s else None
+        self._out.append(encode_packet(connack, self.version))
+
+    def refuse(self, reason: Reason) -> None:
+        """Answer CONNECT with a refusal and close."""
+        self._out.append(encode_packet(Connack(reason), self.version))
+        self._close()
+
+    def queue(self, data: bytes) -> None:
+        """Bytes of whole packets for the peer."""
+        if self.state is State.CONNECTED:
+            self._out.append(data)
+
+    def send(self, packet: Packet) -> None:
+        self.queue(encode_packet(packet, self.version))
+
+    def acknowledge(self, packet_ids: list[bytes]) -> None:
+        """PUBACK a run; its ids are free again."""
+        self.unanswered_count -= len(packet_ids)
+        self.queue(encode_puback_run(packet_ids))
+
+    def fail(self, reason: Reason, text: str) -> Lost:
+        """End the connection; a connected 5.0 peer is told why."""
+        if self.state is State.CONNECTED and self.version == V5:
+            self._out.append(encode_packet(Disconnect(reason), V5))
+        self._close()
+        return Lost(reason, text)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _close(self) -> None:
+        self.state = State.CLOSED
+        self.deadline = None
+        self._rest.clear()
+
+    def _wait(self) -> list[Event]:
+        if len(self._rest) <= EARLY_BYTES_MAX:
+            return []
+        return [self.fail(Reason.QUOTA_EXCEEDED, "too much behind an unanswered CONNECT")]
+
+    def _parse(self, data: bytes, now: float) -> list[Event]:
+        events: list[Event] = []
+        position, end = 0, len(data)
+        try:
+            while position < end:
+                taken = self._take(data, position, events)
+                if taken == position or self.state in (State.OPENING, State.CLOSED):
+                    position = taken
+                    break
+                position = taken
+        except PacketError as error:
+            events.append(self.fail(error.reason, str(error)))
+        if self.state is State.CLOSED:
+            return events
+        if position and self._silence_s_max:
+            self.deadline = now + self._silence_s_max
+        if position < end:
+            self._rest += data[position:]
+        return events
+
+    def _take(self, data: bytes, position: int, events: list[Event]) -> int:
+        """Eat one packet or one run; the same position: nothing is whole."""
+        first = data[position]
+        if self.state is State.CONNECTED:
+            if first & 0xFC == 0x30:  # PUBLISH, QoS 0 or 1, not DUP
+                stop = self._take_publishes(data, position, events)
+                if stop > position:
+                    return stop
+            elif first == 0x40:
+                packet_ids: list[int] = []
+                stop = take_pubacks(data, position, packet_ids)
+                if stop > position:
+                    events.append(Acked(packet_ids))
+                    return stop
+        start, end = find_body(data, position)
+        if not start:
+            self._needed = len(data) - position + 1
+            return position
+        self._check_size(data, position, start, end)
+        if end > len(data):
+            self._needed = end - position
+            return position
+        self._accept(self._decode(data, position, start, end), events)
+        return end
+
+    def _take_publishes(self, data: bytes, position: int, events: list[Event]) -> int:
+        messages: list[Message] = []
+        packet_ids: list[bytes] = []
+        stop = take_publishes(
+            data,
+            position,
+            self.heads.tables[data[position] & 3],
+            self.version == V5,
+            self._limits.packet_bytes_max,
+            messages,
+            packet_ids,
+        )
+        if messages:
+            self._count_unanswered(len(packet_ids))
+            events.append(PublishRun(messages, packet_ids))
+        return stop
+
+    def _count_unanswered(self, count: int) -> None:
+        self.unanswered_count += count
+        if (
+            self.version == V5
+            and self.unanswered_count + len(self.open_qos2) > self._limits.receive_max
+        ):
+            raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "over the Receive Maximum")
+
+    def _check_size(self, data: bytes, position: int, start: int, end: int) -> None:
+        """By the length field, before the body is waited for."""
+        limits = self._limits
+        if self.state is State.CONNECTED:
+            if end - position > limits.packet_bytes_max:
+                raise PacketError(Reason.PACKET_TOO_LARGE, f"{end - position} bytes")
+        elif data[position] != 0x10:
+            raise protocol_error(f"first byte 0x{data[position]:02X} where CONNECT is due")
+        elif end - position > limits.connect_bytes_max:
+            raise PacketError(Reason.PACKET_TOO_LARGE, f"CONNECT of {end - position} bytes")
+
+    def _decode(self, data: bytes, position: int, start: int, end: int) -> Packet:
+        if self.state is not State.AWAITING_CONNECT:
+            return decode_packet(data, position, start, end, self.version)
+        level = peek_version(data, start, end)
+        if not level:
+            raise malformed("no protocol name of MQTT")
+        if level not in (3, 4, 5):
+            self._out.append(encode_packet(Connack(Reason.UNSUPPORTED_PROTOCOL_VERSION), V311))
+            raise PacketError(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"protocol level {level}")
+        self.version = level
+        try:
+            return decode_packet(data, position, start, end, level)
+        except PacketError as error:
+            if level == V5:
+                self._out.append(encode_packet(Connack(error.reason), V5))
+            raise
+
+    def _accept(self, packet: Packet, events: list[Event]) -> None:
+        if not isinstance(packet, ALLOWED[self.state]):
+            raise protocol_error(f"{type(packet).__name__} while {self.state.name}")
+        if isinstance(packet, Publish):
+            events.append(self._accept_publish(packet))
+        elif isinstance(packet, Puback):
+            events.append(Acked([packet.packet_id]))
+        elif isinstance(packet, Pingreq):
+            self._out.append(PINGRESP)
+        elif isinstance(packet, Disconnect):
+            events.append(self._accept_disconnect(packet))
+        elif isinstance(packet, Auth):
+            # no method is configured, so none can have been agreed on [MQTT-4.12.0-7]
+            raise protocol_error("AUTH without an authentication method")
+        elif isinstance(packet, Connect):
+            self.state = State.OPENING
+            self._session_expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, 0)
+            events.append(packet)
+        elif isinstance(packet, Pubrec | Pubrel | Pubcomp | Subscribe | Unsubscribe):
+            events.append(packet)
+
+    def _accept_publish(self, packet: Publish) -> Publish | PublishRun:
+        if self.version == V5 and packet.properties:
+            packet = self._resolve_alias(packet)
+        if packet.qos == 2:
+            self.open_qos2.add(packet.packet_id)
+            self._count_unanswered(0)
+            return packet
+        self._count_unanswered(packet.qos)
+        if packet.properties:
+            return packet
+        head = self.heads.find(packet.topic, packet.qos, packet.retain)
+        packet_ids = [packet.packet_id.to_bytes(2, "big")] if packet.qos else []
+        return PublishRun([Message(head, packet.payload)], packet_ids)
+
+    def _resolve_alias(self, packet: Publish) -> Publish:
+        """[MQTT 5, 3.3.2.3.4]"""
+        properties = packet.properties
+        if find_int(properties, Property.SUBSCRIPTION_IDENTIFIER, 0):
+            raise protocol_error("a client's PUBLISH with a subscription identifier")
+        alias = find_int(properties, Property.TOPIC_ALIAS, -1)
+        if alias < 0:
+            return packet
+        if not 1 <= alias <= self._limits.topic_alias_max:
+            raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
+        topic = packet.topic or self._aliases.get(alias, "")
+        if not topic:
+            raise protocol_error(f"topic alias {alias} stands for nothing")
+        self._aliases[alias] = topic
+        kept = tuple(pair for pair in properties if pair[0] != Property.TOPIC_ALIAS)
+        return packet._replace(topic=topic, properties=kept)
+
+    def _accept_disconnect(self, packet: Disconnect) -> Disconnect:
+        expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, -1)
+        if expiry_s > 0 and not self._session_expiry_s:
+            raise protocol_error("a session that ends now cannot be kept")  # [MQTT-3.14.2-2]
+        if find_str(packet.properties, Property.SERVER_REFERENCE) is not None:
+            raise protocol_error("a server reference from a client")
+        if packet.reason not in CLIENT_DISCONNECT_REASONS:
+            raise protocol_error(f"DISCONNECT with reason 0x{packet.reason:02X}")
+        self._close()
+        return packet

@@ -1,0 +1,313 @@
+"""
+Between MQTT and the stored message: names of properties, topic to subject, PUBLISH both ways.
+
+What an MQTT publisher says comes back to an MQTT 5 subscriber byte for byte; to other
+protocols it keeps its meaning. The table is in the README beside this file.
+"""
+
+import base64
+import binascii
+from typing import Final
+from urllib.parse import quote, unquote
+
+from protocols.canonical import Head, Message, Properties, StoredMessage
+from protocols.mqtt.encoder import publish_parts
+from protocols.mqtt.packets import V5, PacketProperties, PropertyValue, Will
+from protocols.mqtt.properties import Property, encode_properties, find_int
+from protocols.mqtt.topics import is_valid_name
+
+TAG: Final = "mqtt_proxy"
+"""Filter word of everything that came in by MQTT; RocketMQ consumers may select it."""
+
+HEADS_MAX: Final = 1024
+"""Topics a connection is remembered to publish to; beyond it the memory starts anew."""
+
+# ── property names ──────────────────────────────────────────────────────────────────────
+
+CONTENT_TYPE: Final = "TG_CONTENT_TYPE"
+PAYLOAD_FORMAT: Final = "TG_PAYLOAD_FORMAT"
+REPLY_TO: Final = "TG_REPLY_TO"
+CORRELATION_ID: Final = "TG_CORRELATION_ID"
+EXPIRES_AT: Final = "TG_EXPIRES_AT"
+CLIENT: Final = "TG_CLIENT"
+USER_PREFIX: Final = "TG_U_"
+"""A user property whose own name is reserved."""
+
+ESCAPED_PREFIX: Final = "TG_UE_"
+"""A user property with bytes that separate stored properties: name and value percent-encoded."""
+
+BASE64_PREFIX: Final = "base64:"
+"""Correlation data that is no plain text."""
+
+SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
+SYSTEM_NAMES: Final = frozenset(
+    # org.apache.rocketmq.common.message.MessageConst: never an application's own
+    [
+        "TAGS",
+        "KEYS",
+        "UNIQ_KEY",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "ORIGIN_MESSAGE_ID",
+        "BUYER_ID",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "1ST_POP_TIME",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MSG_REGION",
+        "TRACE_ON",
+        "EXTEND_UNIQ_INFO",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "DUP_INFO",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "TRACE_CONTEXT",
+        "BORN_HOST",
+        "BORN_TIMESTAMP",
+        "mqtt_topic",
+        "mqtt_qos",
+    ]
+)
+
+
+def _is_reserved(name: str) -> bool:
+    return not name or name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
+
+
+def _stored_user_property(name: str, value: str) -> tuple[str, str]:
+    separators = ("\x01", "\x02")
+    if not value or any(mark in name or mark in value for mark in separators):
+        return ESCAPED_PREFIX + quote(name, safe=""), "=" + quote(value, safe="")
+    return (USER_PREFIX + name if _is_reserved(name) else name), value
+
+
+def _user_property(name: str, value: str) -> tuple[str, str] | None:
+    """The user property that a stored property is; None: it is none."""
+    if name.startswith(ESCAPED_PREFIX):
+        return unquote(name[len(ESCAPED_PREFIX) :]), unquote(value[1:])
+    if name.startswith(USER_PREFIX):
+        return name[len(USER_PREFIX) :], value
+    return None if _is_reserved(name) else (name, value)
+
+
+def _stored_binary(data: bytes) -> str:
+    try:
+        text = data.decode("ascii")
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and text and not text.startswith(BASE64_PREFIX):
+        return text
+    return BASE64_PREFIX + base64.b64encode(data).decode()
+
+
+def _binary(value: str) -> bytes:
+    if value.startswith(BASE64_PREFIX):
+        try:
+            return base64.b64decode(value[len(BASE64_PREFIX) :], validate=True)
+        except binascii.Error:
+            return value.encode()
+    return value.encode()
+
+
+# ── in ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Heads:
+    """
+    The heads of one connection, one object per topic, QoS and retain flag.
+
+    ``tables`` is what ``codec.take_publishes`` looks topics up in: index = low two bits of the
+    first byte (QoS 1, retain), key = topic bytes.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self.tables: tuple[dict[bytes, Head], ...] = ({}, {}, {}, {})
+        self._others: dict[tuple[str, bool], Head] = {}
+        self._client_id = client_id
+
+    def find(self, topic: str, qos: int, retain: bool) -> Head:
+        """The head of a valid topic, remembered."""
+        if qos == 2:
+            head = self._others.get((topic, retain))
+            if head is None:
+                if len(self._others) >= HEADS_MAX:
+                    self._others.clear()
+                head = self._others[topic, retain] = self._make(topic, qos, retain)
+            return head
+        table, key = self.tables[qos << 1 | retain], topic.encode()
+        head = table.get(key)
+        if head is None:
+            if len(table) >= HEADS_MAX:
+                table.clear()
+            head = table[key] = self._make(topic, qos, retain)
+        return head
+
+    def _make(self, topic: str, qos: int, retain: bool) -> Head:
+        return Head(
+            subject=topic,
+            tag=TAG,
+            qos=qos,
+            retain=retain,
+            order_key=self._client_id,
+            properties=(("mqtt_topic", topic), ("mqtt_qos", str(qos))),
+        )
+
+
+def message_of(
+    head: Head,
+    payload: bytes,
+    properties: PacketProperties,
+    *,
+    wall_ms: int,
+    once_key: bytes = b"",
+) -> Message:
+    """The message that a PUBLISH or a will is."""
+    if not properties:
+        return Message(head, payload, once_key=once_key)
+    expiry_s = find_int(properties, Property.MESSAGE_EXPIRY, -1)
+    return Message(
+        head,
+        payload,
+        properties=stored_properties(properties),
+        once_key=once_key,
+        expires_at_ms=wall_ms + expiry_s * 1000 if expiry_s >= 0 else 0,
+    )
+
+
+def stored_properties(properties: PacketProperties) -> Properties:
+    """Properties of a PUBLISH or will as they are stored, in order."""
+    pairs: list[tuple[str, str]] = []
+    for identifier, value in properties:
+        if isinstance(value, tuple):
+            pairs.append(_stored_user_property(*value))
+        elif identifier == Property.CONTENT_TYPE:
+            pairs.append((CONTENT_TYPE, str(value)))
+        elif identifier == Property.PAYLOAD_FORMAT:
+            pairs.append((PAYLOAD_FORMAT, str(value)))
+        elif identifier == Property.RESPONSE_TOPIC:
+            pairs.append((REPLY_TO, str(value)))
+        elif identifier == Property.CORRELATION_DATA and isinstance(value, bytes):
+            pairs.append((CORRELATION_ID, _stored_binary(value)))
+    return tuple(pairs)
+
+
+def will_head(will: Will, client_id: str) -> Head:
+    return Head(
+        subject=will.topic,
+        tag=TAG,
+        qos=will.qos,
+        retain=will.retain,
+        order_key=client_id,
+        properties=(("mqtt_topic", will.topic), ("mqtt_qos", str(will.qos))),
+    )
+
+
+# ── out ─────────────────────────────────────────────────────────────────────────────────
+
+
+def packet_properties(message: StoredMessage) -> PacketProperties:
+    """What an MQTT 5 subscriber is told; message expiry and subscription ids come per hop."""
+    standing: list[tuple[int, PropertyValue]] = []
+    users: list[tuple[int, PropertyValue]] = []
+    for name, value in message.property_pairs():
+        if name == PAYLOAD_FORMAT:
+            standing.append((Property.PAYLOAD_FORMAT, 1 if value == "1" else 0))
+        elif name == CONTENT_TYPE:
+            standing.append((Property.CONTENT_TYPE, value))
+        elif name == REPLY_TO:
+            if is_valid_name(value):
+                standing.append((Property.RESPONSE_TOPIC, value))
+        elif name == CORRELATION_ID:
+            standing.append((Property.CORRELATION_DATA, _binary(value)))
+        elif (pair := _user_property(name, value)) is not None:
+            users.append((Property.USER_PROPERTY, pair))
+    return tuple(standing + users)
+
+
+def stored_value(properties_text: bytes, name: bytes) -> bytes:
+    """One stored property without parsing the others; empty: absent."""
+    mark = name + b"\x01"
+    if properties_text.startswith(mark):
+        start = len(mark)
+    else:
+        found = properties_text.find(b"\x02" + mark)
+        if found < 0:
+            return b""
+        start = found + 1 + len(mark)
+    end = properties_text.find(b"\x02", start)
+    return properties_text[start:] if end < 0 else properties_text[start:end]
+
+
+class Rendering:
+    """One stored message as PUBLISH packets: made once, however many clients get it."""
+
+    __slots__ = ("_parts", "_properties", "expires_at_ms", "message", "publisher", "topic")
+
+    def __init__(self, message: StoredMessage) -> None:
+        self.message = message
+        text = message.properties_text
+        topic = stored_value(text, b"TG_SUBJECT") or message.topic.encode()
+        self.topic = topic if is_valid_name(topic.decode("utf-8", "replace")) else b""
+        """Empty: no MQTT client can be told its address."""
+
+        expires_at = stored_value(text, b"TG_EXPIRES_AT")
+        self.expires_at_ms = int(expires_at) if expires_at.isdigit() else 0
+        self.publisher = stored_value(text, b"TG_CLIENT").decode("utf-8", "replace")
+        self._properties: bytes | None = None
+        self._parts: dict[tuple[int, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] = {}
+
+    def parts(
+        self, version: int, qos: int, retain: bool, identifiers: tuple[int, ...], wall_ms: int
+    ) -> tuple[bytes, bytes]:
+        """Bytes before and behind the packet id; *identifiers* are of the subscriptions."""
+        left_s = 0
+        if version == V5 and self.expires_at_ms:
+            left_s = max(1, (self.expires_at_ms - wall_ms + 999) // 1000)
+        key = (version, qos, retain, identifiers, left_s)
+        parts = self._parts.get(key)
+        if parts is None:
+            properties = b""
+            if version == V5:
+                properties = encode_properties(self._v5_properties(identifiers, left_s))
+            parts = publish_parts(version, self.topic, self.message.body, qos, retain, properties)
+            self._parts[key] = parts
+        return parts
+
+    def _v5_properties(self, identifiers: tuple[int, ...], left_s: int) -> PacketProperties:
+        pairs: list[tuple[int, PropertyValue]] = []
+        if left_s:
+            pairs.append((Property.MESSAGE_EXPIRY, left_s))
+        pairs += [(Property.SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
+        return (*pairs, *packet_properties(self.message))
+
+
+class Renderings:
+    """The renderings of late, so that all sessions of a gateway share them."""
+
+    def __init__(self, count_max: int = 4096) -> None:
+        self._count_max = count_max
+        self._known: dict[int, Rendering] = {}
+
+    def find(self, message: StoredMessage) -> Rendering:
+        known = self._known.get(id(message))
+        if known is not None and known.message is message:
+            return known
+        if len(self._known) >= self._count_max:
+            self._known.clear()
+        rendering = self._known[id(message)] = Rendering(message)
+        return rendering

@@ -1,0 +1,261 @@
+"""Who may speak when, and what a fault costs: that connection, in the words of its version."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.mqtt.connection import (
+    Acked,
+    Event,
+    Limits,
+    Lost,
+    MqttConnection,
+    PublishRun,
+    State,
+)
+from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.mapping import Heads
+from protocols.mqtt.packets import (
+    V5,
+    V311,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Publish,
+    Reason,
+    Subscribe,
+    SubscribeItem,
+)
+from protocols.mqtt.properties import Property
+
+LIMITS = Limits(receive_max=4, topic_alias_max=2, packet_bytes_max=1000)
+
+
+def connected(version: int = V5, *, keep_alive_s: int = 0, expiry_s: int = 0) -> MqttConnection:
+    """A connection whose CONNECT was accepted at time 0, with nothing left to send."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    properties = ((int(Property.SESSION_EXPIRY), expiry_s),) if version == V5 else ()
+    wire = encode_packet(Connect(version, "c", properties=properties), version)
+    assert isinstance(connection.receive_data(wire, now=0.0)[0], Connect)
+    connection.accept(Connack(), Heads("c"), keep_alive_s=keep_alive_s, now=0.0)
+    connection.data_to_send()
+    return connection
+
+
+def wire_of(*packets: Packet, version: int = V5) -> bytes:
+    return b"".join(encode_packet(packet, version) for packet in packets)
+
+
+def told(connection: MqttConnection) -> bytes:
+    return connection.data_to_send()
+
+
+STREAM = wire_of(
+    Connect(V5, "c"),
+    Publish("t/one", b"1", 1, packet_id=1),
+    Publish("t/one", b"2" * 200, 1, packet_id=2),
+    Publish("t/two", b"3", 0),
+    Puback(9),
+    Puback(10),
+    Pingreq(),
+    Subscribe(3, (SubscribeItem("a/#", 1),)),
+    Publish("t/one", b"4", 1, packet_id=4, properties=((Property.USER_PROPERTY, ("a", "b")),)),
+    Connect(V5, "again"),
+)
+
+
+def run_in_pieces(wire: bytes, cuts: list[int]) -> tuple[list[object], bytes]:
+    """Events, runs taken apart into single publishes and acks, and all bytes sent."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    events: list[Event] = []
+    places = [0, *sorted(cuts), len(wire)]
+    for begin, end in itertools.pairwise(places):
+        new = connection.receive_data(wire[begin:end], now=1.0)
+        if any(isinstance(event, Connect) for event in new):
+            connection.accept(Connack(), Heads("c"), keep_alive_s=0, now=1.0)
+            new += connection.continue_reading(now=1.0)
+        events += new
+    flat: list[object] = []
+    for event in events:
+        if isinstance(event, PublishRun):
+            ids = event.packet_ids or [b""] * len(event.messages)
+            flat += [
+                (message.head.subject, message.body, packet_id)
+                for message, packet_id in zip(event.messages, ids, strict=True)
+            ]
+        elif isinstance(event, Acked):
+            flat += event.packet_ids
+        else:
+            flat.append(event)
+    return flat, connection.data_to_send()
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_chunking_is_invisible(cuts: list[int]) -> None:
+    """However TCP cuts the same bytes, the same events come out, faults included."""
+    assert run_in_pieces(STREAM, cuts) == run_in_pieces(STREAM, [])
+
+
+def test_one_byte_at_a_time() -> None:
+    """The slowest cut of all ends in the same events and the fault as the last of them."""
+    flat, sent = run_in_pieces(STREAM, list(range(len(STREAM))))
+    assert flat[1] == ("t/one", b"1", b"\0\1")
+    assert isinstance(flat[-1], Lost)
+    assert sent.endswith(bytes((0xE0, 1, Reason.PROTOCOL_ERROR)))
+
+
+def test_mqtt_3_1_0_1_connect_comes_first() -> None:
+    """Anything else is answered by a closed socket."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    events = connection.receive_data(wire_of(Pingreq()), now=0.0)
+    assert isinstance(events[0], Lost)
+    assert connection.is_closing
+    assert told(connection) == b""
+
+
+def test_mqtt_3_1_0_2_a_second_connect_is_a_protocol_error() -> None:
+    """Version 5 is told 0x82; 3.1.1 is closed."""
+    connection = connected()
+    connection.receive_data(wire_of(Connect(V5, "c")), now=0.0)
+    assert told(connection) == b"\xe0\x01\x82"
+    old = connected(V311)
+    old.receive_data(wire_of(Connect(V311, "c"), version=V311), now=0.0)
+    assert old.is_closing
+    assert told(old) == b""
+
+
+def test_connect_must_come_in_time() -> None:
+    """10 s after the socket opened it is closed."""
+    connection = MqttConnection(LIMITS, now=100.0)
+    assert connection.deadline == 110.0
+    assert connection.handle_deadline(now=109.9) == []
+    assert isinstance(connection.handle_deadline(now=110.0)[0], Lost)
+    assert connection.is_closing
+
+
+def test_mqtt_3_1_2_22_keep_alive_ends_a_silent_connection() -> None:
+    """1.5 times keep alive after the last whole packet, half packets do not count; 0x8D."""
+    connection = connected(keep_alive_s=10)
+    assert connection.deadline == 15.0
+    connection.receive_data(wire_of(Pingreq()), now=4.0)
+    assert connection.deadline == 19.0
+    connection.receive_data(b"\xc0", now=8.0)
+    assert connection.deadline == 19.0
+    told(connection)
+    assert connection.handle_deadline(now=19.0) == [
+        Lost(Reason.KEEP_ALIVE_TIMEOUT, "silent for 1.5 times its keep alive")
+    ]
+    assert told(connection) == b"\xe0\x01\x8d"
+
+
+def test_what_comes_behind_connect_waits() -> None:
+    """Packets sent before CONNACK are neither dropped nor handled early."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    wire = wire_of(Connect(V5, "c"), Publish("a", b"1", 1, packet_id=1))
+    assert [type(event) for event in connection.receive_data(wire, now=0.0)] == [Connect]
+    connection.accept(Connack(), Heads("c"), keep_alive_s=0, now=0.0)
+    (run,) = connection.continue_reading(now=0.0)
+    assert isinstance(run, PublishRun)
+    assert run.messages[0].body == b"1"
+
+
+def test_a_refused_connect_drops_what_is_behind_it() -> None:
+    """CONNACK with the reason, then nothing more is read."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    connection.receive_data(wire_of(Connect(V311, "c"), Pingreq(), version=V311), now=0.0)
+    connection.refuse(Reason.NOT_AUTHORIZED)
+    assert told(connection) == b"\x20\x02\x00\x05"
+    assert connection.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("level", "answer"),
+    [(6, b"\x20\x02\x00\x01"), (2, b"\x20\x02\x00\x01"), (0x84, b"\x20\x02\x00\x01")],
+)
+def test_mqtt_3_1_2_2_unknown_level(level: int, answer: bytes) -> None:
+    """CONNACK 1 in the form that any version reads."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    wire = bytearray(wire_of(Connect(V311, "c"), version=V311))
+    wire[8] = level
+    assert isinstance(connection.receive_data(bytes(wire), now=0.0)[0], Lost)
+    assert told(connection) == answer
+
+
+def test_topic_aliases_stand_for_names() -> None:
+    """Defined with a name, used without; 0, too high and unknown have their reasons."""
+    alias = int(Property.TOPIC_ALIAS)
+    connection = connected()
+    events = connection.receive_data(
+        wire_of(
+            Publish("a/b", b"1", properties=((alias, 1),)),
+            Publish("", b"2", properties=((alias, 1),)),
+        ),
+        now=0.0,
+    )
+    runs = [event for event in events if isinstance(event, PublishRun)]
+    assert [run.messages[0].head.subject for run in runs] == ["a/b", "a/b"]
+    for value, reason in ((0, 0x94), (3, 0x94), (2, 0x82)):
+        bad = connected()
+        (lost,) = bad.receive_data(wire_of(Publish("", b"", properties=((alias, value),))), now=0.0)
+        assert isinstance(lost, Lost)
+        assert lost.reason == reason
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_over_the_receive_maximum(qos: int) -> None:
+    """The fifth unanswered publish of a client that was told 4 ends its connection: 0x93."""
+    connection = connected()
+    for number in range(1, 5):
+        wire = wire_of(Publish("a", b"", qos, packet_id=number))
+        assert not isinstance(connection.receive_data(wire, now=0.0)[0], Lost)
+    (lost,) = connection.receive_data(wire_of(Publish("a", b"", qos, packet_id=5)), now=0.0)
+    assert lost == Lost(Reason.RECEIVE_MAXIMUM_EXCEEDED, "over the Receive Maximum")
+
+
+def test_answered_publishes_do_not_count() -> None:
+    """PUBACK frees a place."""
+    connection = connected()
+    for number in range(1, 20):
+        packet_id = number.to_bytes(2, "big")
+        connection.receive_data(wire_of(Publish("a", b"", 1, packet_id=number)), now=0.0)
+        connection.acknowledge([packet_id])
+    assert connection.unanswered_count == 0
+    assert not connection.is_closing
+
+
+def test_a_packet_over_the_limit_is_refused_by_its_length() -> None:
+    """Before its body is read: 0x95."""
+    connection = connected()
+    (lost,) = connection.receive_data(bytes((0x30, 0xE9, 0x07)), now=0.0)
+    assert isinstance(lost, Lost)
+    assert told(connection) == b"\xe0\x01\x95"
+
+
+def test_mqtt_3_14_2_2_an_ending_session_cannot_be_prolonged() -> None:
+    """DISCONNECT may not turn expiry 0 into another; from another value it may."""
+    packet = Disconnect(0, ((Property.SESSION_EXPIRY, 5),))
+    (lost,) = connected().receive_data(wire_of(packet), now=0.0)
+    assert isinstance(lost, Lost)
+    (event,) = connected(expiry_s=9).receive_data(wire_of(packet), now=0.0)
+    assert isinstance(event, Disconnect)
+
+
+def test_after_disconnect_nothing_is_processed() -> None:
+    """[MQTT-3.14.4-1 and -2]"""
+    connection = connected()
+    events = connection.receive_data(wire_of(Disconnect(), Pingreq()), now=0.0)
+    assert [type(event) for event in events] == [Disconnect]
+    assert told(connection) == b""
+
+
+@given(st.binary(max_size=80))
+def test_garbage_ends_one_connection_and_raises_nothing(garbage: bytes) -> None:
+    """Whatever comes is an event."""
+    connection = connected()
+    connection.receive_data(garbage, now=0.0)
+    MqttConnection(LIMITS, now=0.0).receive_data(garbage, now=0.0)
