@@ -1,0 +1,229 @@
+"""
+What no single field can say: names given twice, safety rules, routing tests, dead rules.
+
+``cross_problems`` stop the start; ``warnings`` are shown by ``config validate`` and logged.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.config import ADMIN_PROTOCOL, GatewayConfig, ListenerConfig
+from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
+from gateway.rules import Facts, covers
+from protocols.canonical import Identity
+from protocols.daemon.documents import Document, KeyPath
+from protocols.daemon.units import is_loopback
+
+if TYPE_CHECKING:
+    from gateway.policy import Policy
+
+NO_ACL_RULE = "no acl rule matches"
+"""The words of a refusal by the end of the list."""
+
+
+def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
+    """Every mistake that takes more than one field to see."""
+    found = [
+        *_repeated_names(config),
+        *_open_doors(config),
+        *_bridge_targets(config),
+    ]
+    problems = [document.problem(path, text) for path, text in found]
+    if not problems:
+        problems = [document.problem(path, text) for path, text in failed_tests(config)]
+    return problems
+
+
+def warnings(config: GatewayConfig, document: Document) -> list[str]:
+    """What is allowed and still hardly meant."""
+    found = [*_dead_routes(config), *_unused(config), *_odd_weights(config)]
+    return [f"warning: {document.problem(path, text)}" for path, text in found]
+
+
+Finding = tuple[KeyPath, str]
+
+
+def _repeated_names(config: GatewayConfig) -> Iterator[Finding]:
+    blocks: dict[str, Sequence[str]] = {
+        "routes": [route.name for route in config.routes],
+        "throttle": [entry.name for entry in config.throttle],
+        "users": [user.name for user in config.users],
+    }
+    for block, names in blocks.items():
+        counts = Counter(names)
+        for index, name in enumerate(names):
+            if counts[name] > 1 and name in names[:index]:
+                yield (block, index, "name"), f"'{name}' is there twice"
+
+
+def _open_doors(config: GatewayConfig) -> Iterator[Finding]:
+    """A bind beyond loopback needs somebody to be kept out, and a way to know who is in."""
+    if has_users(config):
+        return
+    for name, listener in config.listeners.items():
+        if listener.enabled and not is_loopback(listener.bind) and not _asks_certificates(listener):
+            yield (
+                ("listeners", name, "bind"),
+                f"{listener.bind} is reachable from outside and there are no users: add "
+                "`users:` (see `tidegate user add`) or bind to 127.0.0.1",
+            )
+
+
+def has_users(config: GatewayConfig) -> bool:
+    """Whether anybody can be told from anybody else; then anonymous access is off everywhere."""
+    return bool(config.users or config.authenticators)
+
+
+def _asks_certificates(listener: ListenerConfig) -> bool:
+    return (
+        listener.tls is not None
+        and listener.tls.client_ca is not None
+        and listener.protocol != ADMIN_PROTOCOL
+    )
+
+
+def _bridge_targets(config: GatewayConfig) -> Iterator[Finding]:
+    """Bridge targets take mirrors and targets only; the directory lives on a store."""
+    name = config.directory.cluster
+    if name and config.clusters[name].type != "rocketmq":
+        yield ("directory", "cluster"), f"'{name}' is a bridge target, not a store"
+    if all(cluster.type != "rocketmq" for cluster in config.clusters.values()):
+        yield ("clusters",), "at least one cluster of type rocketmq is wanted"
+
+
+# ── routing tests ───────────────────────────────────────────────────────────────────────
+
+
+def failed_tests(config: GatewayConfig) -> Iterator[Finding]:
+    """Run ``tests:`` against the rules."""
+    from gateway.policy import Policy
+
+    if not config.tests:
+        return
+    policy = Policy.from_config(config)
+    for index, test in enumerate(config.tests):
+        for field, text in _run_test(policy, test):
+            yield ("tests", index, "expect", field), text
+
+
+def facts_of_test(test: RuleTestConfig) -> Facts:
+    send = test.send
+    return Facts(
+        protocol=send.protocol,
+        listener=send.listener or send.protocol,
+        tenant=send.tenant,
+        identity=Identity(
+            name=send.identity, roles=send.roles, is_anonymous=send.identity == "anonymous"
+        ),
+        client_id=send.client_id or send.identity,
+        client_ip=send.client_ip,
+        operation=send.operation,
+        subject=send.topic,
+        topic=send.topic if send.protocol in ("grpc", "remoting") else "",
+        group=send.group,
+        properties=send.header,
+    )
+
+
+def _run_test(policy: "Policy", test: RuleTestConfig) -> Iterator[tuple[str, str]]:
+    facts, expect = facts_of_test(test), test.expect
+    is_allowed = policy.acl.judge(facts).is_allowed
+    if expect.denied is not None and is_allowed:
+        yield "denied", "the request is allowed"
+    if expect.denied is not None and not is_allowed and expect.denied not in NO_ACL_RULE:
+        rule = policy.acl.judge(facts).rule
+        if rule < 0:
+            yield "denied", f"the refusal says '{NO_ACL_RULE}'"
+    if expect.allowed is not None and expect.allowed != is_allowed:
+        yield "allowed", "the request is allowed" if is_allowed else "the request is denied"
+    if not _expects_route(expect):
+        return
+    if not is_allowed:
+        yield _expects_route(expect), "the request is denied before any route"
+        return
+    decision = policy.routes.decide(facts)
+    if decision is None:
+        yield _expects_route(expect), "no route matches"
+        return
+    target = decision.choose(decision.targets[0].key or facts.identity.name)
+    actual = {
+        "route": decision.route,
+        "cluster": target.cluster,
+        "topic": target.topic,
+        "key": target.key,
+        "tag": target.tag,
+    }
+    for field, value in actual.items():
+        wanted = getattr(expect, field)
+        if wanted is not None and wanted != value:
+            yield field, f"'{wanted}' is expected, the rules give '{value}'"
+
+
+def _expects_route(expect: RuleExpectConfig) -> str:
+    for field in ("route", "cluster", "topic", "key", "tag"):
+        if getattr(expect, field) is not None:
+            return field
+    return ""
+
+
+# ── warnings ────────────────────────────────────────────────────────────────────────────
+
+
+def _dead_routes(config: GatewayConfig) -> Iterator[Finding]:
+    for index, route in enumerate(config.routes):
+        for earlier in config.routes[:index]:
+            if _shadows(earlier.when, route.when):
+                text = f"route '{route.name}' is never reached: '{earlier.name}' takes all of it"
+                yield ("routes", index), text
+                break
+
+
+def _shadows(earlier: WhenConfig, later: WhenConfig) -> bool:
+    """Whether everything that *later* matches is matched by *earlier*."""
+    for field in WhenConfig.model_fields:
+        wide, narrow = getattr(earlier, field), getattr(later, field)
+        if not wide:
+            continue
+        if not narrow:
+            return False
+        if field == "topic":
+            if not all(
+                any(pattern == item or _covers(pattern, item) for pattern in wide)
+                for item in narrow
+            ):
+                return False
+        elif field == "header":
+            if not wide.items() <= narrow.items():
+                return False
+        elif not set(narrow) <= set(wide):
+            return False
+    return True
+
+
+def _covers(pattern: str, item: str) -> bool:
+    return "*" not in pattern + item and "{" not in pattern + item and covers(pattern, item)
+
+
+def _unused(config: GatewayConfig) -> Iterator[Finding]:
+    used = {config.directory.cluster}
+    for route in config.routes:
+        used.update(target.cluster for target in route.to)
+        used.update(mirror.cluster for mirror in route.mirror)
+        used.update(route.failover)
+    for name in config.clusters:
+        if name not in used:
+            yield ("clusters", name), f"cluster '{name}' is in no route"
+    if has_users(config) and config.acl is None:
+        yield ("users",), "there is no acl: every user may do everything"
+
+
+def _odd_weights(config: GatewayConfig) -> Iterator[Finding]:
+    for index, route in enumerate(config.routes):
+        clusters = {target.cluster for target in route.to}
+        for number, mirror in enumerate(route.mirror):
+            if mirror.cluster in clusters and not mirror.topic:
+                yield ("routes", index, "mirror", number), "mirrors to a cluster it is sent to"
+        total = sum(target.weight for target in route.to)
+        if len(route.to) > 1 and total != 100 and any(t.weight != 1 for t in route.to):
+            yield ("routes", index, "to"), f"weights sum to {total}, not 100: they are shares"

@@ -1,0 +1,347 @@
+"""
+The configuration: one schema, every mistake at once, safe by default.
+
+``read`` gives the checked ``GatewayConfig``; what refers to files, ports or other machines is
+looked at only when it is used. conf/README.md is generated from the docstrings here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from gateway.ruleconfig import (
+    CLUSTERS_KEY,
+    LISTENERS_KEY,
+    PROTOCOLS_KEY,
+    ROUTES_KEY,
+    AclConfig,
+    ClusterName,
+    RouteConfig,
+    RuleTestConfig,
+    ThrottleConfig,
+    UserConfig,
+)
+from protocols.adapter import ENTRY_POINT_GROUP
+from protocols.daemon.config import (
+    ClusterAuth,
+    ConfigModel,
+    build,
+    nearest,
+    unknown_blocks,
+)
+from protocols.daemon.documents import Document, load
+from protocols.daemon.settings import apply_settings
+from protocols.daemon.units import Address, Addresses, Bytes, Count, DurationMs
+from protocols.errors import ConfigError
+
+DEFAULT_LISTENERS: Final[Mapping[str, tuple[str, str]]] = {
+    "mqtt": ("mqtt", "127.0.0.1:1883"),
+    "mqtt-ws": ("mqtt", "127.0.0.1:8083"),
+    "amqp": ("amqp", "127.0.0.1:5672"),
+    "events": ("cloudevents", "127.0.0.1:8088"),
+    "grpc": ("grpc", "127.0.0.1:8081"),
+    "remoting": ("remoting", "127.0.0.1:8080"),
+    "admin": ("admin", "127.0.0.1:8089"),
+}
+"""Listeners that are there unless the file says ``enabled: false``: name → (protocol, bind)."""
+
+ADMIN_PROTOCOL: Final = "admin"
+DEFAULT_CLUSTER: Final = "default"
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+OTHER_DAEMONS: Final = ("store", "namesrv", "spark")
+"""Blocks that other daemons validate."""
+
+
+def protocol_names() -> set[str]:
+    """Every protocol that is installed, and ``admin``."""
+    return {point.name for point in entry_points(group=ENTRY_POINT_GROUP)} | {ADMIN_PROTOCOL}
+
+
+class DirectoryConfig(ConfigModel):
+    """Which store keeps sessions, subscriptions, topology and leases."""
+
+    cluster: ClusterName = ""
+    """A name under ``clusters:``; empty: wherever a store says it is the directory store."""
+
+    store: str = ""
+    """Broker name; empty: the store of that cluster that has ``store.directory: true``."""
+
+
+class ClusterConfig(ConfigModel):
+    """One broker cluster, ours or Apache RocketMQ 5, or a bridge target."""
+
+    type: Literal["rocketmq", "amqp", "mqtt"] = "rocketmq"
+    """``amqp`` and ``mqtt`` are bridge targets (extra ``bridge``)."""
+
+    namesrv: Addresses = ()
+    """Name servers: a list or ``a:p;b:p``."""
+
+    broker_cluster: str = ""
+    """Cluster name at that name server; empty: the only one there."""
+
+    zones: dict[str, str] = {}
+    """Broker name → zone, for ``prefer: same_zone``."""
+
+    auth: ClusterAuth | None = None
+    """Credentials for its name servers and brokers; absent: those of ``cluster_auth``."""
+
+    url: str = ""
+    """Bridge targets: where to connect."""
+
+    url_file: Path | None = None
+    """Bridge targets: file with the URL, when it holds a password."""
+
+    queue_count: int = Field(default=4, ge=1, le=1024)
+    """Message queues per store of a topic that is created by use."""
+
+    @model_validator(mode="after")
+    def _has_address(self) -> "ClusterConfig":
+        if self.type == "rocketmq" and not self.namesrv:
+            raise ValueError("namesrv is missing")
+        if self.type != "rocketmq" and not self.url and self.url_file is None:
+            raise ValueError(f"a cluster of type {self.type} wants url or url_file")
+        return self
+
+
+class TlsConfig(ConfigModel):
+    """TLS of one listener."""
+
+    cert: Path
+    """Certificate chain, PEM."""
+
+    key: Path
+    """Private key, PEM."""
+
+    client_ca: Path | None = None
+    """Authorities whose client certificates are asked for."""
+
+
+def _tenant_source(value: str) -> str:
+    kind, _, argument = value.partition(" ")
+    known = ("from_cert_o", "from_cert_ou", "from_vhost", "from_namespace", "from_header")
+    if kind.startswith("from_") and kind not in known:
+        raise ValueError(f"'{value}' is none of {', '.join(known)}{nearest(kind, known)}")
+    if (kind == "from_header") != bool(argument.strip()):
+        raise ValueError("write 'from_header <name>', a name of its own, or another source")
+    return value
+
+
+class ListenerConfig(ConfigModel):
+    """
+    One open door. Keys beyond these are the protocol's own; its adapter checks them.
+    """
+
+    model_config = {**ConfigModel.model_config, "extra": "allow"}
+
+    protocol: str
+    """``mqtt``, ``amqp``, ``cloudevents``, ``grpc``, ``remoting``, ``admin`` or a plug-in's."""
+
+    bind: Address
+    """``host:port``; port 0 takes any, the ready line says which."""
+
+    enabled: bool = True
+    """False: leave a default listener out."""
+
+    tls: TlsConfig | None = None
+    """Absent: plain text."""
+
+    tenant: Annotated[str, AfterValidator(_tenant_source)] = ""
+    """A fixed tenant, or where it comes from: ``from_cert_o``, ``from_cert_ou``, ``from_vhost``,
+    ``from_namespace``, ``from_header <name>``."""
+
+    advertise: str = ""
+    """``host:port`` that route answers name; empty: the bound address."""
+
+    websocket: bool = False
+    """MQTT over WebSocket (subprotocol ``mqtt``)."""
+
+    path: str = "/mqtt"
+    """WebSocket path."""
+
+
+class MqttConfig(ConfigModel):
+    """Settings of all MQTT listeners; a listener may carry the same keys."""
+
+    model_config = {**ConfigModel.model_config, "extra": "allow"}
+
+    mapping: Literal["levels", "flat"] = "levels"
+    """``levels``: the first level is the topic if there is one of that name, else the topic
+    ``mqtt``. ``flat``: ``/`` becomes ``_``."""
+
+    auto_topics: int = Field(default=100, ge=0)
+    """Topics that first levels may create."""
+
+    queue_qos0: bool = False
+    """Keep QoS 0 messages for offline sessions."""
+
+    server_keep_alive_s_max: int = Field(default=0, ge=0, le=65_535)
+    """Longest keep alive; clients that ask for more are told this one. 0: no bound."""
+
+
+class ProtocolSection(ConfigModel):
+    """Settings of all listeners of one protocol; the adapter checks them."""
+
+    model_config = {**ConfigModel.model_config, "extra": "allow"}
+
+
+class LimitsConfig(ConfigModel):
+    """Bounds of the gateway as a whole."""
+
+    message_bytes_max: Bytes = Field(default=4 << 20, ge=1024, le=64 << 20)
+    """Largest body; a store refuses what is above its own limit."""
+
+    pending_bytes_max: Bytes = Field(default=64 << 20, ge=1 << 20)
+    """Bodies accepted and not yet stored; above it clients' sockets are not read."""
+
+    connections_max: Count = Field(default=100_000, ge=1)
+    """Client connections over all listeners."""
+
+    mirror_messages_max: Count = Field(default=10_000, ge=1)
+    """Mirror copies waiting; further ones are dropped and counted."""
+
+    drain: DurationMs = Field(default=10_000, ge=0)
+    """How long clients have to leave after SIGTERM."""
+
+
+class GatewayConfig(ConfigModel):
+    """The whole file, as the gateway sees it."""
+
+    version: Literal[1] = 1
+    zone: str = ""
+    """Availability zone of this process."""
+
+    name: str = Field(default="gw-1", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """Name of this gateway: its lease in the directory. Unique among live gateways."""
+
+    include: Any = None
+    """Further files of the same schema."""
+
+    directory: DirectoryConfig = DirectoryConfig()
+    cluster_auth: ClusterAuth | None = None
+    """What store, name server and gateway show one another."""
+
+    clusters: dict[str, ClusterConfig] = {}
+    listeners: dict[str, ListenerConfig] = {}
+    routes: tuple[RouteConfig, ...] = ()
+    tests: tuple[RuleTestConfig, ...] = ()
+    users: tuple[UserConfig, ...] = ()
+    authenticators: Annotated[
+        tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = ()
+    """Plug-ins (entry-point group ``gateway.authenticators``), asked in order after the users."""
+
+    acl: tuple[AclConfig, ...] | None = None
+    """Absent: every authenticated identity may do everything."""
+
+    throttle: tuple[ThrottleConfig, ...] = ()
+    limits: LimitsConfig = LimitsConfig()
+    mqtt: MqttConfig = MqttConfig()
+    amqp: ProtocolSection = ProtocolSection()
+    cloudevents: ProtocolSection = ProtocolSection()
+    grpc: ProtocolSection = ProtocolSection()
+    remoting: ProtocolSection = ProtocolSection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A checked configuration and where it came from."""
+
+    config: GatewayConfig
+    document: Document
+
+
+def read(
+    path: Path | None,
+    settings: Iterable[str] = (),
+    *,
+    namesrv: Iterable[str] = (),
+    text: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """
+    The configuration of *path* with *settings* on top.
+
+    Args:
+        namesrv: of ``--namesrvAddr``: without clusters in the file this is the cluster
+            ``default``; with them it is a mistake.
+
+    Raises:
+        ConfigError: all mistakes.
+    """
+    document = load(path, environ=environ, text=text)
+    apply_settings(document, settings)
+    return check(document, namesrv=tuple(namesrv))
+
+
+def check(document: Document, *, namesrv: tuple[str, ...] = ()) -> Loaded:
+    """Validate a document. Raises ConfigError with all mistakes."""
+    from gateway.checks import cross_problems
+
+    problems = unknown_blocks(document)
+    if namesrv and document.value.get("clusters"):
+        problems.append("--namesrvAddr: the file has clusters of its own; give one or the other")
+    value = with_defaults(document, namesrv)
+    context = reference_context(value)
+    try:
+        config = build(document, GatewayConfig, value, context=context)
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from None
+    problems += cross_problems(config, document)
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(config=config, document=document)
+
+
+def with_defaults(document: Document, namesrv: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The document's tree with the default cluster, listeners and route filled in."""
+    value = {
+        key: item
+        for key, item in document.value.items()
+        if key not in OTHER_DAEMONS and item is not None and key in GatewayConfig.model_fields
+    }
+    if not value.get("clusters"):
+        value["clusters"] = {DEFAULT_CLUSTER: {"namesrv": list(namesrv) or [DEFAULT_NAMESRV]}}
+    if not value.get("routes") and isinstance(value["clusters"], dict):
+        value["routes"] = [{"name": "default", "to": [{"cluster": next(iter(value["clusters"]))}]}]
+    given = value.get("listeners", {})
+    if isinstance(given, dict):
+        value["listeners"] = {name: default_listener(name) for name in DEFAULT_LISTENERS}
+        for name, item in given.items():
+            merged = {**default_listener(name), **item} if isinstance(item, dict) else item
+            value["listeners"][name] = merged
+    return value
+
+
+def default_listener(name: str) -> dict[str, Any]:
+    """The settings a listener of this name has by itself."""
+    if name not in DEFAULT_LISTENERS:
+        return {}
+    protocol, bind = DEFAULT_LISTENERS[name]
+    listener: dict[str, Any] = {"protocol": protocol, "bind": bind}
+    if name == "mqtt-ws":
+        listener["websocket"] = True
+    return listener
+
+
+def reference_context(value: Mapping[str, Any]) -> dict[str, set[str]]:
+    """The names that other parts of the file may refer to."""
+
+    def names(block: str) -> set[str]:
+        found = value.get(block)
+        return {str(key) for key in found} if isinstance(found, dict) else set()
+
+    routes = value.get("routes")
+    return {
+        CLUSTERS_KEY: names("clusters") | {""},
+        LISTENERS_KEY: names("listeners"),
+        PROTOCOLS_KEY: protocol_names(),
+        ROUTES_KEY: {
+            str(route.get("name"))
+            for route in (routes if isinstance(routes, list) else [])
+            if isinstance(route, dict)
+        },
+    }

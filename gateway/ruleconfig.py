@@ -1,0 +1,310 @@
+"""
+Models of the rule blocks: ``routes``, ``tests``, ``users``, ``acl``, ``throttle``.
+
+Names that refer to something else in the configuration (a cluster, a listener) are checked while
+they are read, from the sets in the validation context, so that all mistakes come at once.
+"""
+
+import ipaddress
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+
+from gateway.rules import When
+from protocols import subjects
+from protocols.daemon.config import ConfigModel, nearest
+from protocols.daemon.units import Count, DurationMs, Rate, Texts, as_list
+
+PROTOCOLS_KEY: Final = "protocols"
+CLUSTERS_KEY: Final = "clusters"
+LISTENERS_KEY: Final = "listeners"
+ROUTES_KEY: Final = "routes"
+
+ROUTE_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+_PLACEHOLDER = re.compile(r"\{([^}]*)\}")
+_KNOWN_PLACEHOLDERS: Final = frozenset({"identity", "client_id", "tenant", "subject", "topic"})
+_OVER = re.compile(r"(?:delay\s+(\d+)\s*(ms|s)\s+then\s+)?reject")
+
+
+def _known(what: str, key: str) -> Any:
+    """A validator: the value is one of the names in the context."""
+
+    def check(value: str, info: ValidationInfo) -> str:
+        names = (info.context or {}).get(key)
+        if names is not None and value not in names and "*" not in value:
+            raise ValueError(f"'{value}' is no {what}{nearest(value, names)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _topic_pattern(value: str) -> str:
+    if not value or ("*" not in value and not subjects.is_valid_filter(value)):
+        raise ValueError(f"'{value}' is no topic pattern: + and # stand for whole levels, # last")
+    _template(value, levels=False)
+    return value
+
+
+def _template(value: str, *, levels: bool = True) -> str:
+    for name in _PLACEHOLDER.findall(value):
+        if name in _KNOWN_PLACEHOLDERS or (levels and name.isdigit() and int(name) > 0):
+            continue
+        wanted = sorted(_KNOWN_PLACEHOLDERS) + (["1", "2", "…"] if levels else [])
+        raise ValueError(f"'{{{name}}}' is none of {', '.join(wanted)}")
+    return value
+
+
+def _network(value: str) -> str:
+    try:
+        ipaddress.ip_network(value, strict=False)
+    except ValueError as error:
+        raise ValueError(f"'{value}' is no address or CIDR range") from error
+    return value
+
+
+ClusterName = Annotated[str, _known("cluster", CLUSTERS_KEY)]
+ListenerName = Annotated[str, _known("listener", LISTENERS_KEY)]
+ProtocolName = Annotated[str, _known("protocol", PROTOCOLS_KEY)]
+RouteName = Annotated[str, _known("route", ROUTES_KEY)]
+TopicPattern = Annotated[str, AfterValidator(_topic_pattern)]
+Template = Annotated[str, AfterValidator(_template)]
+Operation = Literal["publish", "consume", "admin", "all"]
+
+
+class WhenConfig(ConfigModel):
+    """Conditions: fields are and-ed, the values of one field or-ed."""
+
+    protocol: Annotated[tuple[ProtocolName, ...], BeforeValidator(as_list)] = ()
+    """``mqtt``, ``amqp``, ``cloudevents``, ``grpc``, ``remoting`` or a plug-in's name."""
+
+    listener: Annotated[tuple[ListenerName, ...], BeforeValidator(as_list)] = ()
+    """Names of listeners; ``*`` globs."""
+
+    tenant: Texts = ()
+    """Tenants; ``*`` globs. The empty tenant is ``''``."""
+
+    identity: Texts = ()
+    """User names (``*`` globs), ``role:<name>``, ``anonymous``."""
+
+    client_ip: Annotated[
+        tuple[Annotated[str, AfterValidator(_network)], ...], BeforeValidator(as_list)
+    ] = ()
+    """Addresses or CIDR ranges of the client."""
+
+    topic: Annotated[tuple[TopicPattern, ...], BeforeValidator(as_list)] = ()
+    """MQTT pattern (``+``, ``#``) against the address, or a ``*`` glob against topic or address;
+    ``{identity}``, ``{client_id}`` and ``{tenant}`` stand for the caller's."""
+
+    group: Texts = ()
+    """Consumer groups; ``*`` globs."""
+
+    operation: Annotated[tuple[Operation, ...], BeforeValidator(as_list)] = ()
+    """``publish``, ``consume``, ``admin``."""
+
+    header: dict[str, str] = {}
+    """Stored property → value or ``*`` glob."""
+
+    def conditions(self) -> When:
+        """The pure form that is matched."""
+        return When(
+            protocol=self.protocol,
+            listener=self.listener,
+            tenant=self.tenant,
+            identity=self.identity,
+            client_ip=self.client_ip,
+            topic=self.topic,
+            group=self.group,
+            operation=self.operation,
+            header=self.header,
+        )
+
+
+class TargetConfig(ConfigModel):
+    """Where a route sends to."""
+
+    cluster: ClusterName
+    """A name under ``clusters:``."""
+
+    topic: Template = ""
+    """Topic to store in; ``{2}`` is the second level of the address. Empty: as mapped."""
+
+    key: Template = ""
+    """Business key (``KEYS``)."""
+
+    tag: Template = ""
+    """Tag."""
+
+    weight: int = Field(default=1, ge=0, le=1_000_000)
+    """Share of the keys; 0: drained, takes no new messages, is still read from."""
+
+    properties: dict[str, Template] = {}
+    """Stored properties to add."""
+
+
+class MirrorConfig(ConfigModel):
+    """A second, best-effort destination: bounded, never delays or fails the sender."""
+
+    cluster: ClusterName
+    percent: float = Field(default=100, gt=0, le=100)
+    """Share of the messages."""
+
+    topic: Template = ""
+    """Topic to store in; empty: that of the first target."""
+
+
+class RouteConfig(ConfigModel):
+    """One entry of ``routes:``; the first that matches decides."""
+
+    name: str = Field(pattern=ROUTE_NAME)
+    """Names the route in logs, metrics and ``tidegate explain``."""
+
+    when: WhenConfig = WhenConfig()
+    """Empty: matches everything."""
+
+    to: tuple[TargetConfig, ...] = Field(min_length=1)
+    """Targets; several share by weight, by consistent hash of the key."""
+
+    mirror: tuple[MirrorConfig, ...] = ()
+    """Copies of a share of the messages."""
+
+    prefer: Literal["", "same_zone"] = ""
+    """``same_zone``: queues of stores in our zone while one of them is writable."""
+
+    failover: Annotated[tuple[ClusterName, ...], BeforeValidator(as_list)] = ()
+    """Clusters to go to, in order, when a target has no route, no writable queue, or its circuit
+    is open."""
+
+    fail_back: DurationMs = Field(default=60_000, ge=0)
+    """How long a target must be well before it is used again."""
+
+    order: Literal["strict", "best_effort"] = "strict"
+    """``best_effort``: messages with an order key may fail over too."""
+
+    @model_validator(mode="after")
+    def _has_weight(self) -> "RouteConfig":
+        if not any(target.weight for target in self.to) and not self.failover:
+            raise ValueError("every target has weight 0 and there is no failover: nothing can go")
+        return self
+
+
+class RuleSendConfig(ConfigModel):
+    """The request of a routing test."""
+
+    protocol: ProtocolName = "mqtt"
+    identity: str = "anonymous"
+    roles: Texts = ()
+    tenant: str = ""
+    listener: str = ""
+    client_id: str = ""
+    client_ip: str = "127.0.0.1"
+    topic: str
+    """Address, or topic."""
+
+    group: str = ""
+    operation: Literal["publish", "consume", "admin"] = "publish"
+    header: dict[str, str] = {}
+
+
+class RuleExpectConfig(ConfigModel):
+    """What must come of it; absent fields are not compared."""
+
+    route: RouteName | None = None
+    cluster: ClusterName | None = None
+    topic: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    allowed: bool | None = None
+    denied: str | None = None
+    """The refusal's words, or a part of them."""
+
+
+class RuleTestConfig(ConfigModel):
+    """One entry of ``tests:``; run by ``config validate`` and before every reload."""
+
+    send: RuleSendConfig
+    expect: RuleExpectConfig
+
+
+class UserConfig(ConfigModel):
+    """One entry of ``users:``."""
+
+    name: str = Field(min_length=1, max_length=128)
+    password_hash: str = Field(default="", pattern=r"^($|\$argon2)")
+    """From ``tidegate user add`` (argon2); empty: no password, certificate only."""
+
+    secret: str = ""
+    """Shared secret of signing clients (gRPC and remoting: HMAC-SHA1 with access key = name)."""
+
+    roles: Texts = ()
+    """What ``identity: role:<name>`` asks for."""
+
+    tenant: str = ""
+    """Tenant of this user's connections where the listener does not say."""
+
+
+class AclConfig(WhenConfig):
+    """One entry of ``acl:``; the first that matches decides, the end is deny."""
+
+    allow: Annotated[tuple[Operation, ...], BeforeValidator(as_list)] = ()
+    """Operations it allows: ``publish``, ``consume``, ``admin``, ``all``."""
+
+    deny: Annotated[tuple[Operation, ...], BeforeValidator(as_list)] = ()
+    """Operations it denies."""
+
+    @model_validator(mode="after")
+    def _says_one(self) -> "AclConfig":
+        if bool(self.allow) == bool(self.deny):
+            raise ValueError("a rule has either allow or deny")
+        return self
+
+
+class ThrottleConfig(ConfigModel):
+    """One entry of ``throttle:``; all that match apply, the smallest remainder wins."""
+
+    name: str = Field(pattern=ROUTE_NAME)
+    """Names the entry in logs, metrics and ``tidegate explain``."""
+
+    per: Literal["listener", "tenant", "identity", "topic", "cluster", "client_ip", "all"] = "all"
+    """One bucket for each value of this field."""
+
+    when: WhenConfig = WhenConfig()
+    """Empty: applies to everything."""
+
+    publish: Rate | None = Field(default=None, gt=0)
+    """Messages in, such as ``20/s`` or ``5k/s``; absent: no limit."""
+
+    bytes: Rate | None = Field(default=None, gt=0)
+    """Body bytes in, such as ``64KiB/s``."""
+
+    connections: Count | None = Field(default=None, ge=0)
+    """Open connections."""
+
+    connect_rate: Rate | None = Field(default=None, gt=0)
+    """New connections."""
+
+    inflight: Count | None = Field(default=None, ge=1)
+    """Messages accepted and not yet stored."""
+
+    burst: DurationMs = Field(default=1000, ge=1, le=600_000)
+    """How much of a rate may come at once, as so many milliseconds' worth of it."""
+
+    over: str = "reject"
+    """What happens above a rate: ``reject``, or ``delay 200ms then reject``."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> "ThrottleConfig":
+        if _OVER.fullmatch(self.over) is None:
+            raise ValueError("over is 'reject' or 'delay <n>ms then reject'")
+        limits = (self.publish, self.bytes, self.connections, self.connect_rate, self.inflight)
+        if all(limit is None for limit in limits):
+            raise ValueError("limits nothing: publish, bytes, connections, connect_rate, inflight")
+        return self
+
+    @property
+    def delay_ms_max(self) -> int:
+        """How long a message may be held back before it is refused."""
+        found = _OVER.fullmatch(self.over)
+        if found is None or found[1] is None:
+            return 0
+        return int(found[1]) * (1000 if found[2] == "s" else 1)

@@ -1,0 +1,260 @@
+"""
+What routes, ACL rules and throttles have in common: facts about a request, and matching them.
+
+Fields of a rule are and-ed, the values of one field are or-ed. All of it is pure; decisions are
+cached by the pipeline, so nothing here is on the path of a message seen before.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from protocols import subjects
+from protocols.canonical import Call, Identity
+
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Facts(NamedTuple):
+    """All that a rule can look at."""
+
+    protocol: str = ""
+    listener: str = ""
+    tenant: str = ""
+    identity: Identity = Identity(name="anonymous", is_anonymous=True)
+    client_id: str = ""
+    client_ip: str = ""
+    operation: str = ""
+    """``publish``, ``consume`` or ``admin``."""
+
+    subject: str = ""
+    topic: str = ""
+    group: str = ""
+    properties: Mapping[str, str] = NO_PROPERTIES
+
+
+def facts_of(
+    call: Call,
+    operation: str,
+    *,
+    subject: str = "",
+    topic: str = "",
+    group: str = "",
+    properties: Mapping[str, str] = NO_PROPERTIES,
+) -> Facts:
+    """The facts of one request of *call*."""
+    return Facts(
+        protocol=call.protocol,
+        listener=call.listener,
+        tenant=call.tenant,
+        identity=call.identity,
+        client_id=call.client_id,
+        client_ip=call.peer.rpartition(":")[0].strip("[]"),
+        operation=operation,
+        subject=subject,
+        topic=topic,
+        group=group,
+        properties=properties,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """The conditions of one rule; an empty field does not look."""
+
+    protocol: tuple[str, ...] = ()
+    listener: tuple[str, ...] = ()
+    tenant: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    """Globs of names, ``role:<name>``, ``anonymous``."""
+
+    client_ip: tuple[str, ...] = ()
+    """Addresses or CIDR ranges."""
+
+    topic: tuple[str, ...] = ()
+    """MQTT patterns against the address, or ``*`` globs; ``{identity}`` and its like filled in."""
+
+    group: tuple[str, ...] = ()
+    operation: tuple[str, ...] = ()
+    header: Mapping[str, str] = field(default_factory=dict)
+    """Property name → exact value or glob; any of them missing: no match."""
+
+    def mismatch(self, facts: Facts, *, ignores_absent: bool = True) -> str:
+        """
+        The first field that does not match; empty if all do.
+
+        A request that has no group (an MQTT publish) or no topic (a heartbeat) is not judged by
+        it; with *ignores_absent* False such a field is a mismatch.
+        """
+        for name, test in _TESTS:
+            if not test(self, facts, ignores_absent):
+                return name
+        return ""
+
+
+Test = Callable[[When, Facts, bool], bool]
+
+
+def _protocol(when: When, facts: Facts, _: bool) -> bool:
+    return not when.protocol or facts.protocol in when.protocol
+
+
+def _listener(when: When, facts: Facts, _: bool) -> bool:
+    return not when.listener or any(glob(item, facts.listener) for item in when.listener)
+
+
+def _tenant(when: When, facts: Facts, _: bool) -> bool:
+    return not when.tenant or any(glob(item, facts.tenant) for item in when.tenant)
+
+
+def _identity(when: When, facts: Facts, _: bool) -> bool:
+    return not when.identity or any(is_identity(item, facts.identity) for item in when.identity)
+
+
+def _client_ip(when: When, facts: Facts, _: bool) -> bool:
+    return not when.client_ip or any(in_range(facts.client_ip, item) for item in when.client_ip)
+
+
+def _topic(when: When, facts: Facts, ignores_absent: bool) -> bool:
+    if not when.topic:
+        return True
+    if not facts.subject and not facts.topic:
+        return ignores_absent
+    return any(is_topic(item, facts, is_deny=not ignores_absent) for item in when.topic)
+
+
+def _group(when: When, facts: Facts, ignores_absent: bool) -> bool:
+    if not when.group:
+        return True
+    if not facts.group:
+        return ignores_absent
+    return any(glob(fill_in(item, facts), facts.group) for item in when.group)
+
+
+def _operation(when: When, facts: Facts, _: bool) -> bool:
+    return not when.operation or facts.operation in when.operation or "all" in when.operation
+
+
+def _header(when: When, facts: Facts, _: bool) -> bool:
+    values = facts.properties
+    return all(name in values and glob(item, values[name]) for name, item in when.header.items())
+
+
+_TESTS: Final[tuple[tuple[str, Test], ...]] = (
+    ("operation", _operation),
+    ("protocol", _protocol),
+    ("listener", _listener),
+    ("tenant", _tenant),
+    ("identity", _identity),
+    ("client_ip", _client_ip),
+    ("group", _group),
+    ("topic", _topic),
+    ("header", _header),
+)
+
+
+# ── single values ───────────────────────────────────────────────────────────────────────
+
+
+def glob(pattern: str, value: str) -> bool:
+    """``*`` is any run of characters, everything else itself; case counts."""
+    if "*" not in pattern:
+        return pattern == value
+    return _compiled(pattern).match(value) is not None
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    literal = pattern.replace("[", "[[]").replace("?", "[?]")
+    return re.compile(translate(literal))
+
+
+def is_identity(pattern: str, identity: Identity) -> bool:
+    """``role:x`` asks for a role, anything else is a glob of the name."""
+    if pattern.startswith("role:"):
+        return any(glob(pattern[5:], role) for role in identity.roles)
+    return glob(pattern, identity.name)
+
+
+@lru_cache(maxsize=4096)
+def in_range(address: str, network: str) -> bool:
+    """Whether *address* is in the CIDR range; an address that is none is in no range."""
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def is_topic(pattern: str, facts: Facts, *, is_deny: bool = False) -> bool:
+    """
+    Whether a pattern of ``topic:`` covers the request's address or its topic.
+
+    A consumer's address may be a filter. A rule that allows has to cover all of it; one that
+    denies (*is_deny*) holds as soon as the two can meet in one subject.
+    """
+    filled = fill_in(pattern, facts)
+    if not filled:
+        return False
+    if facts.topic and glob(filled, facts.topic):
+        return True
+    if "*" in filled:
+        return glob(filled, facts.subject)
+    if facts.operation == "consume" and subjects.has_wildcard(facts.subject):
+        return (overlaps if is_deny else covers)(filled, facts.subject)
+    return bool(facts.subject) and subjects.matches(filled, facts.subject)
+
+
+def fill_in(pattern: str, facts: Facts) -> str:
+    """
+    *pattern* with ``{identity}``, ``{client_id}``, ``{tenant}`` filled in.
+
+    Empty (matches nothing) when a value contains what a pattern would take for a wildcard or a
+    level separator: a client must not widen a rule by its name.
+    """
+    if "{" not in pattern:
+        return pattern
+    values = {
+        "{identity}": facts.identity.name,
+        "{client_id}": facts.client_id,
+        "{tenant}": facts.tenant,
+    }
+    for name, value in values.items():
+        if name in pattern:
+            if not value or any(sign in value for sign in "+#*/{"):
+                return ""
+            pattern = pattern.replace(name, value)
+    return pattern
+
+
+def covers(pattern: str, subject_filter: str) -> bool:
+    """Whether *pattern* matches every subject that *subject_filter* matches."""
+    if subject_filter[:1] == "$" and pattern[:1] in ("+", "#"):
+        return False
+    wanted, levels = pattern.split("/"), subject_filter.split("/")
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index >= len(levels) or levels[index] == "#":
+            return False
+        if level != "+" and level != levels[index]:
+            return False
+    return len(wanted) == len(levels)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some subject matches both filters."""
+    left, right = one.split("/"), other.split("/")
+    for first, second in zip(left, right, strict=False):
+        if first == "#" or second == "#":
+            return True
+        if "+" not in (first, second) and first != second:
+            return False
+    if len(left) == len(right):
+        return True
+    longer, shared = (left, len(right)) if len(left) > len(right) else (right, len(left))
+    return longer[shared:] == ["#"]
