@@ -1,0 +1,20 @@
+"""
+A store link to an unmodified Apache RocketMQ 5 broker, over standard codes only.
+
+``link`` is the ``StoreLink``; ``sender`` sends (310 with INNER_MULTI_DISPATCH), ``light`` reads
+light queues by offset and keeps their groups in this gateway, ``pop`` speaks the pop family.
+JSON headers throughout: the 2000xx codes do not fit the binary one.
+
+What Apache cannot keep for us is in ``APACHE`` below and in ARCHITECTURE.md.
+"""
+
+from typing import Final
+
+from gateway.clusters.link import Capabilities
+
+APACHE: Final = Capabilities(
+    is_tidegate=False, has_fences=False, has_streams=False, has_once_keys=False
+)
+"""No numbered frames (a lost answer may mean a duplicate), no fences, no once-keys, no retained
+values, no queue policies; groups of light queues live in the gateway that reads them, and their
+progress is an offset at the broker."""

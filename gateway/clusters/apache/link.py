@@ -1,0 +1,511 @@
+"""
+``StoreLink`` for an unmodified Apache broker.
+
+One connection; a heartbeat keeps it and shows that the broker lives. Light queues are fetched by
+one task per queue while somebody reads them. See ``light`` for what a group means here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from gateway.clusters.apache import APACHE, pop, requests
+from gateway.clusters.apache.light import LightGroup, LightQueue, LightStream
+from gateway.clusters.apache.sender import ApacheSender
+from gateway.clusters.batches import Run
+from gateway.clusters.connection import Connect, Sign
+from gateway.clusters.link import AckAnswered, HandlesAnswered, LinkState, StreamPort, refusal_of
+from gateway.clusters.standard import create_topic, pull, search_offset
+from protocols import clock
+from protocols.canonical import (
+    Delivery,
+    GroupSpec,
+    PopRequest,
+    Properties,
+    QueueRef,
+    QueueStat,
+    ReceiptHandle,
+    Start,
+    StoredMessage,
+)
+from protocols.errors import Code, PeerError, Refused
+from protocols.remoting.client import RemotingClient
+from protocols.remoting.codes import RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.headers import int_field
+from protocols.remoting.peer import Answered, Peer
+from protocols.remoting.private import AckAction, AckItem, MarkItem
+from protocols.remoting.records import RecordTemplate, decode_records
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.clusters")
+
+HEARTBEAT_S: Final = 10.0
+REQUEST_S_MAX: Final = 5.0
+BACK_OFF_S_MIN: Final = 0.05
+BACK_OFF_S_MAX: Final = 1.0
+COMMIT_BIAS: Final = 1 << 40
+"""Added to committed offsets of light queues. A broker answers 0 for a group that has none while
+the queue's head is in memory; with the bias "none" and "at 0" are different answers."""
+
+
+class ApacheLink:
+    """Implements ``StoreLink`` with standard codes."""
+
+    def __init__(
+        self,
+        cluster: str,
+        broker: str,
+        connect: Connect,
+        *,
+        changed: Callable[["ApacheLink"], None],
+        sign: Sign | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.broker = broker
+        self.capabilities = APACHE
+        self.state = LinkState.DOWN
+        self.store_epoch = 0
+        self._connect = connect
+        self._changed = changed
+        self._sign = sign
+        self._client: RemotingClient | None = None
+        self._sender = ApacheSender(cluster, broker, self._ask)
+        self._tasks = Tasks(f"apache/{cluster}/{broker}")
+        self._groups: dict[str, LightGroup] = {}
+        self._by_number: dict[int, LightGroup] = {}
+        self._by_stream: dict[int, LightGroup] = {}
+        self._fetching: set[tuple[int, str]] = set()
+        self._arrived = asyncio.Event()
+        self._next_number = 1
+        self._is_flush_due = False
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Keep the link up until cancelled."""
+        back_off = BACK_OFF_S_MIN
+        try:
+            while True:
+                try:
+                    await self._live()
+                    back_off = BACK_OFF_S_MIN
+                except Refused as error:
+                    logger.warning("broker %s: %s", self.broker, error)
+                await asyncio.sleep(back_off)
+                back_off = min(back_off * 2, BACK_OFF_S_MAX)
+        finally:
+            self._lost()
+            await self._tasks.close()
+
+    async def _live(self) -> None:
+        """One life of the connection."""
+        client = await self._connect(_ignore)
+        try:
+            client_id = f"tidegate@{client.peer.local_address or id(client)}"
+            await self._beat(client, client_id)
+            self._client = client
+            self._sender.is_open = True
+            self.state = LinkState.UP
+            self._changed(self)
+            self._resume()
+            while client.is_open:
+                await asyncio.sleep(HEARTBEAT_S)
+                await self._beat(client, client_id)
+        finally:
+            self._lost()
+            await client.close()
+
+    async def _beat(self, client: RemotingClient, client_id: str) -> None:
+        command = self._signed(requests.heart_beat(client_id))
+        answer = await client.request(command, REQUEST_S_MAX)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, self.broker)
+
+    def _resume(self) -> None:
+        self.flush()
+        for group in self._groups.values():
+            self._fetch(group)
+
+    def _lost(self) -> None:
+        if self.state is LinkState.DOWN:
+            return
+        self._client = None
+        self._sender.is_open = False
+        self.state = LinkState.DOWN
+        for stream, group in list(self._by_stream.items()):
+            port = group.streams[stream].port
+            group.end_stream(stream)
+            del self._by_stream[stream]
+            port.lost(self)
+        self._changed(self)
+
+    def check(self, now: float) -> None:
+        """Nothing to look after once a second: the heartbeat does it."""
+
+    # ── sends ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_congested(self) -> bool:
+        return self._sender.is_congested
+
+    @property
+    def is_clear(self) -> bool:
+        return not self._sender.is_congested
+
+    def template(self, topic: str, properties: Properties) -> RecordTemplate:
+        return RecordTemplate(topic, properties)
+
+    def submit(self, run: Run) -> None:
+        self._sender.submit(run)
+
+    def take_pending(self, *, everything: bool = False) -> list[Run]:
+        return self._sender.take_pending(everything=everything)
+
+    def flush(self) -> None:
+        self._is_flush_due = False
+        self._sender.flush(clock.wall_ms())
+
+    def _ask(self, command: RemotingCommand, answered: Answered) -> None:
+        self._open_client().call(self._signed(command), answered)
+
+    # ── groups and streams ──────────────────────────────────────────────────────────────
+
+    async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:
+        if pop.is_popped_by_broker(spec.name):
+            return 0  # the broker keeps it, and makes it at the first pop
+        group = self._groups.get(spec.name)
+        if group is None:
+            group = LightGroup(self._next_number, spec, self.cluster, self.broker)
+            self._next_number += 1
+            self._groups[spec.name] = self._by_number[group.number] = group
+        for topic, tag in group.missing_topics(spec):
+            group.add_queue(topic, tag, await self._start_of(spec, topic))
+        group.use(spec)
+        return group.number
+
+    async def _start_of(self, spec: GroupSpec, topic: str) -> int:
+        """The committed offset, or for a group without one the start it asks for, committed."""
+        name = requests.light_group(spec.name)
+        answer = await self._request(requests.query_committed(name, topic, self.broker))
+        committed = int_field(answer.fields, "offset", 0) - COMMIT_BIAS
+        if answer.code == ResponseCode.SUCCESS and committed >= 0:
+            return committed
+        earliest = spec.start is Start.EARLIEST
+        code = RequestCode.GET_MIN_OFFSET if earliest else RequestCode.GET_MAX_OFFSET
+        found = await self._done(requests.offset(code, topic, 0, self.broker), topic)
+        start = max(0, int_field(found.fields, "offset"))
+        await self._done(requests.commit(name, topic, start + COMMIT_BIAS, self.broker), topic)
+        return start
+
+    async def drop_group(self, name: str, owner_epoch: int) -> None:
+        group = self._groups.pop(name, None)
+        if group is not None:
+            del self._by_number[group.number]
+
+    def new_stream(self) -> int:
+        """A number for a stream."""
+        stream, self._next_number = self._next_number, self._next_number + 1
+        return stream
+
+    async def open_stream(
+        self,
+        stream: int,
+        group: int,
+        spec: GroupSpec,
+        port: StreamPort,
+        *,
+        credit: int,
+        holds: Sequence[tuple[int, int]],
+        is_resuming: bool,
+    ) -> int:
+        found = self._by_number.get(group)
+        if found is None:
+            raise Refused(Code.CONSUMER_GROUP_NOT_FOUND, spec.name, "open the group first")
+        found.streams[stream] = LightStream(number=stream, port=port, credit=credit)
+        self._by_stream[stream] = found
+        self._fetch(found)
+        self._grant(found)
+        return 0
+
+    def set_credit(self, stream: int, total: int) -> None:
+        group = self._by_stream.get(stream)
+        if group is not None:
+            group.streams[stream].credit = total
+            self._grant_soon(group)
+
+    async def reclaim_credit(self, stream: int, total: int) -> None:
+        group = self._by_stream.get(stream)
+        if group is not None:
+            group.streams[stream].credit = total
+
+    async def close_stream(self, stream: int) -> None:
+        group = self._by_stream.pop(stream, None)
+        if group is not None:
+            group.end_stream(stream)
+            self._grant(group)
+
+    def _grant_soon(self, group: LightGroup) -> None:
+        asyncio.get_running_loop().call_soon(self._grant, group)
+
+    def _grant(self, group: LightGroup) -> None:
+        """Hand out what is ready, fetch what there is room for."""
+        for stream, deliveries in group.grant_streams():
+            stream.port.arrived(self, deliveries)
+        self._fetch(group)
+
+    def _fetch(self, group: LightGroup) -> None:
+        """One task per queue that is read and has room."""
+        if self._client is None:
+            return
+        for queue in group.queues.values():
+            key = (group.number, queue.topic)
+            if key not in self._fetching and group.wants_more(queue):
+                self._fetching.add(key)
+                self._tasks.start(self._fetch_queue(group, queue), name=f"fetch {queue.topic}")
+
+    async def _fetch_queue(self, group: LightGroup, queue: LightQueue) -> None:
+        """Long-poll one light queue until it has no room, no reader, or the link is gone."""
+        name = requests.light_group(group.spec.name)
+        try:
+            while self._is_read(group, queue):
+                command = requests.pull(
+                    name,
+                    queue.topic,
+                    0,
+                    queue.next_offset,
+                    requests.PULL_COUNT_MAX,
+                    broker=self.broker,
+                    suspend_ms=requests.PULL_SUSPEND_MS,
+                )
+                answer = await self._request(command, timeout_s=25.0)
+                self._take_fetched(group, queue, answer)
+                self._grant(group)
+                self._arrived.set()
+        except (Refused, PeerError) as error:
+            logger.info("light queue %s of %s: %s", queue.topic, self.broker, error)
+            await asyncio.sleep(BACK_OFF_S_MAX)
+        finally:
+            self._fetching.discard((group.number, queue.topic))
+
+    def _is_read(self, group: LightGroup, queue: LightQueue) -> bool:
+        return (
+            self._client is not None
+            and group.wants_more(queue)
+            and self._groups.get(group.spec.name) is group
+            and group.queues.get(queue.topic) is queue
+        )
+
+    def _take_fetched(self, group: LightGroup, queue: LightQueue, answer: RemotingCommand) -> None:
+        next_offset = int_field(answer.fields, "nextBeginOffset", queue.next_offset)
+        if answer.code == ResponseCode.SUCCESS:
+            messages = decode_records(answer.body, cluster=self.cluster, broker=self.broker)
+            group.fetched(queue, messages, next_offset)
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            group.fetched(queue, (), next_offset)
+        elif answer.code not in (
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ):
+            raise refusal_of(answer, queue.topic)
+
+    # ── acks ────────────────────────────────────────────────────────────────────────────
+
+    def ack(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
+        results: list[tuple[int, int]] = []
+        touched: dict[int, LightGroup] = {}
+        for item in items:
+            group = self._by_number.get(item.group)
+            if group is None:
+                results.append((item.grant, Code.INVALID_RECEIPT_HANDLE))
+                continue
+            grant, code = group.settle(item)
+            results.append((grant, code))
+            touched[item.group] = group
+            if item.action == AckAction.CHANGE and item.delay_ms and code == Code.OK:
+                self._expire_later(group, item.position, grant, item.delay_ms)
+        for group in touched.values():
+            self._commit(group)
+            self._grant_soon(group)
+        if answered is not None:
+            asyncio.get_running_loop().call_soon(answered, results)
+
+    def _expire_later(self, group: LightGroup, position: int, grant: int, delay_ms: int) -> None:
+        def expire() -> None:
+            group.expire(position, grant)
+            self._grant(group)
+
+        asyncio.get_running_loop().call_later(delay_ms / 1000, expire)
+
+    def _commit(self, group: LightGroup) -> None:
+        """Write the offsets that moved; an unanswered one costs a redelivery after a crash."""
+        name = requests.light_group(group.spec.name)
+        for queue, offset in group.due_commits():
+            if self._client is not None:
+                command = requests.commit(name, queue.topic, offset + COMMIT_BIAS, self.broker)
+                self._client.peer.send_oneway(self._signed(command))
+
+    def ack_handles(
+        self,
+        changes: Sequence[tuple[ReceiptHandle, int, int]],
+        answered: HandlesAnswered,
+    ) -> None:
+        self._tasks.start(self._ack_handles(list(changes), answered), name="ack")
+
+    async def _ack_handles(
+        self, changes: Sequence[tuple[ReceiptHandle, int, int]], answered: HandlesAnswered
+    ) -> None:
+        """(code, new handle) of each (handle, action, delay ms)."""
+        answered(await asyncio.gather(*[self._ack_handle(*change) for change in changes]))
+
+    async def _ack_handle(
+        self, handle: ReceiptHandle, action: int, delay_ms: int
+    ) -> tuple[int, ReceiptHandle | None]:
+        if not pop.is_popped_by_broker(handle.group_name):
+            item = AckItem(handle.group, handle.position, handle.grant, action, delay_ms)
+            results: asyncio.Future[tuple[int, int]]
+            results = asyncio.get_running_loop().create_future()
+            self.ack(0, [item], lambda found: results.set_result(found[0] if found else (0, 0)))
+            grant, code = await results
+            return code, handle._replace(grant=grant)
+        try:
+            if action == AckAction.ACK:
+                answer = await self._request(pop.ack(handle))
+                is_known = answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_MESSAGE)
+                return (Code.OK if is_known else refusal_of(answer, handle.topic).code), None
+            answer = await self._request(pop.change(handle, delay_ms))
+            if answer.code != ResponseCode.SUCCESS:
+                return Code.INVALID_RECEIPT_HANDLE, None
+            return Code.OK, pop.changed(handle, answer)
+        except Refused as error:
+            return error.code, None
+        except PeerError:
+            return Code.INTERNAL_SERVER_ERROR, None
+
+    def mark(self, items: Sequence[MarkItem]) -> None:
+        for item in items:
+            group = self._by_number.get(item.group)
+            if group is not None:
+                group.mark(item)
+
+    async def mark_durably(self, items: Sequence[MarkItem]) -> bool:
+        """Only remembered here: an Apache broker has no place for it (see ``APACHE``)."""
+        self.mark(items)
+        return True
+
+    # ── pop ─────────────────────────────────────────────────────────────────────────────
+
+    async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
+        if not pop.is_popped_by_broker(request.group.name):
+            return await self._pop_light(request, count, wait_ms)
+        now_ms = clock.wall_ms()
+        command = pop.pop(request, count=count, wait_ms=wait_ms, now_ms=now_ms, broker=self.broker)
+        answer = await self._request(command, timeout_s=wait_ms / 1000 + 5.0)
+        if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, request.group.name)
+        return pop.deliveries(answer, request, self.cluster, self.broker)
+
+    async def _pop_light(self, request: PopRequest, count: int, wait_ms: int) -> list[Delivery]:
+        await self.open_group(request.group)
+        group = self._groups[request.group.name]
+        self._fetch(group)
+        deadline = clock.monotonic() + max(wait_ms, 50) / 1000
+        while not group.ready_count and (left := deadline - clock.monotonic()) > 0:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+            except TimeoutError:
+                break
+        found = group.take(count, request.invisible_ms, clock.wall_ms())
+        for delivery in found:
+            handle = delivery.handle
+            self._expire_later(group, handle.position, handle.grant, request.invisible_ms)
+        return found
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────
+
+    async def create_queue(self, ref: QueueRef, policy: Mapping[str, int | str]) -> None:
+        """Light queues come into being with their first message; policies are not kept here."""
+        self._open_client()
+
+    async def delete_queue(self, ref: QueueRef, group: str) -> QueueStat:
+        counts = await self.stat_queue(ref, group)
+        await self.drop_group(group, 0)
+        return counts
+
+    async def purge_queue(self, ref: QueueRef, group: str) -> int:
+        found = self._groups.get(group)
+        counts = await self.stat_queue(ref, group)
+        if found is not None:
+            found.purge()
+            for queue in found.queues.values():
+                queue.next_offset = max(queue.next_offset, counts.stored_count)
+            self._commit(found)
+        return counts.ready_count
+
+    async def stat_queue(self, ref: QueueRef, group: str) -> QueueStat:
+        """Counts as of now, from offsets: exact while one gateway reads the queue."""
+        topic = requests.light_topic(ref)
+        command = requests.offset(RequestCode.GET_MAX_OFFSET, topic, 0, self.broker)
+        end = max(0, int_field((await self._done(command, topic)).fields, "offset"))
+        found = self._groups.get(group)
+        if found is None:
+            answer = await self._request(
+                requests.query_committed(requests.light_group(group), topic, self.broker)
+            )
+            start = max(0, int_field(answer.fields, "offset", 0) - COMMIT_BIAS)
+            return QueueStat(max(0, end - start), 0, end)
+        queue = found.queues.get(topic)
+        unread = max(0, end - queue.next_offset) if queue is not None else 0
+        return QueueStat(unread + found.ready_count, found.in_flight_count, end)
+
+    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
+        return []  # no compacted light queue there: listed in ``APACHE``
+
+    # ── the rest ────────────────────────────────────────────────────────────────────────
+
+    async def fence(self, gateway: str, gateway_epoch: int) -> None:
+        """Apache has no fences: a woken gateway may still send with an old table."""
+
+    async def create_topic(self, topic: str, queue_count: int) -> None:
+        await create_topic(self._open_client(), topic, queue_count)
+
+    async def read(
+        self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int
+    ) -> tuple[list[StoredMessage], int, int]:
+        client = self._open_client()
+        return await pull(
+            client, topic, queue_id, offset, count, wait_ms, self.cluster, self.broker
+        )
+
+    async def offset(self, topic: str, queue_id: int, at_ms: int) -> int:
+        return await search_offset(self._open_client(), topic, queue_id, at_ms)
+
+    def _open_client(self) -> RemotingClient:
+        if self._client is None:
+            raise Refused(Code.HA_NOT_AVAILABLE, self.broker, "the broker cannot be reached")
+        return self._client
+
+    def _signed(self, command: RemotingCommand) -> RemotingCommand:
+        if self._sign is not None:
+            self._sign(command)
+        return command
+
+    async def _request(
+        self, command: RemotingCommand, *, timeout_s: float = REQUEST_S_MAX
+    ) -> RemotingCommand:
+        return await self._open_client().request(self._signed(command), timeout_s)
+
+    async def _done(self, command: RemotingCommand, subject: str) -> RemotingCommand:
+        answer = await self._request(command)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, subject)
+        return answer
+
+
+def _ignore(peer: Peer, commands: Sequence[RemotingCommand]) -> None:
+    """What a broker asks of producers (transaction checks) has no answer from a gateway yet."""

@@ -1,0 +1,132 @@
+"""
+Sends to an Apache broker: one request a message, one message of a publisher at a time.
+
+A broker's send threads may reorder what is pipelined, so the next message of a call leaves when
+the one before it is answered; publishers do not wait for one another. A lost answer leaves the
+fate of its message unknown: it is refused, and the client's retry may be a duplicate.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from gateway.clusters.apache import requests
+from gateway.clusters.batches import Run
+from gateway.clusters.frames import encode_extra
+from gateway.clusters.link import refusal_of
+from protocols.canonical import Call, QueueKind
+from protocols.errors import Code, Refused
+from protocols.remoting.codes import ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.peer import Answered
+from protocols.remoting.private import SendAnswer
+from protocols.remoting.records import decode_record
+
+IN_FLIGHT_MAX: Final = 256
+PENDING_COUNT_HIGH: Final = 4096
+
+Ask = Callable[[RemotingCommand, Answered], None]
+
+
+class ApacheSender:
+    """What waits for one Apache broker and what is in flight to it."""
+
+    def __init__(self, cluster: str, broker: str, ask: Ask) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._ask = ask
+        self._lanes: dict[Call, deque[Run]] = {}
+        self._busy: set[Call] = set()
+        self.is_open = False
+        self.pending_count = 0
+
+    @property
+    def is_congested(self) -> bool:
+        return self.pending_count > PENDING_COUNT_HIGH
+
+    def submit(self, run: Run) -> None:
+        self._lanes.setdefault(run.batch.call, deque()).append(run)
+        self.pending_count += run.count
+
+    def take_pending(self, *, everything: bool = False) -> list[Run]:
+        """Remove what is not in flight, to route it again; copies of others stay."""
+        taken: list[Run] = []
+        for call, lane in list(self._lanes.items()):
+            kept = deque(run for run in lane if not everything and not run.copy.is_only)
+            taken += [run for run in lane if everything or run.copy.is_only]
+            if kept:
+                self._lanes[call] = kept
+            else:
+                del self._lanes[call]
+        self.pending_count -= sum(run.count for run in taken)
+        return taken
+
+    def flush(self, wall_ms: int) -> None:
+        """Send the first message of every publisher that waits for none."""
+        if not self.is_open:
+            return
+        for call in [call for call in self._lanes if call not in self._busy]:
+            if len(self._busy) >= IN_FLIGHT_MAX:
+                return
+            self._send_next(call, wall_ms)
+
+    def _send_next(self, call: Call, wall_ms: int) -> None:
+        lane = self._lanes[call]
+        run = lane[0]
+        part = lane.popleft() if run.count == 1 else run.cut(1)
+        if not lane:
+            del self._lanes[call]
+        self.pending_count -= 1
+        try:
+            command = self._command(part, wall_ms)
+        except Refused as error:
+            part.fail(error.code, error.hint)
+            return
+        self._busy.add(call)
+
+        def answered(answer: RemotingCommand | None) -> None:
+            self._busy.discard(call)
+            self._settle(part, answer)
+            if call in self._lanes and call not in self._busy and self.is_open:
+                self._send_next(call, wall_ms)
+
+        self._ask(command, answered)
+
+    def _command(self, part: Run, wall_ms: int) -> RemotingCommand:
+        """The request of one message. Raises Refused if it fits no record."""
+        copy, message = part.copy, part.batch.messages[part.start]
+        pieces: list[bytes] = []
+        copy.template.add(
+            pieces,
+            message.body,
+            part.batch.ids[part.start],
+            max(0, copy.queue_id),
+            message.born_ms or wall_ms,
+            encode_extra(message),
+            message.sys_flag,
+        )
+        record = decode_record(b"".join(pieces))
+        if not copy.is_primary:
+            record.topic = requests.LIGHT_TOPIC
+            record.queue_id = 0
+        queues = [queue for queue in copy.queues if queue.kind is not QueueKind.RETAINED]
+        names = [requests.light_topic(queue) for queue in queues]
+        return requests.send(self._broker, record, names)
+
+    def _settle(self, part: Run, answer: RemotingCommand | None) -> None:
+        if answer is None:
+            part.fail(Code.HA_NOT_AVAILABLE, "the connection to the broker was lost")
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            # 10, 11 and 12 mean stored, but not as durably as the broker is set to promise.
+            refusal = refusal_of(answer, part.copy.topic)
+            part.fail(refusal.code, refusal.hint)
+            return
+        try:
+            position, offset = int(answer.fields["msgId"][-16:], 16), answer.fields["queueOffset"]
+            place = SendAnswer(0, array("Q", (position,)), array("q", (int(offset),)), {})
+        except (KeyError, ValueError, OverflowError) as error:
+            part.fail(Code.INTERNAL_SERVER_ERROR, f"{self._broker}: answer to a send: {error}")
+            return
+        part.batch.answered(part, 1, place, 0)
