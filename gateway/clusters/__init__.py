@@ -1,0 +1,1 @@
+"""Broker clusters: routes, links to stores, frames; what is particular to a kind of broker."""

@@ -1,0 +1,91 @@
+"""
+Acks, changes and releases to one store: everything of a tick in one frame.
+
+At most two frames are in flight; what comes meanwhile waits for the next, so frames grow with
+load. Items of epoch 0 mean "this delivery, whatever the store's epoch": they belong to a stream
+that holds its deliveries across a reconnect, and are sent again until they are answered (acks
+are idempotent). Others carry the epoch of their handle and fail with the connection.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from gateway.clusters.link import AckAnswered
+from protocols.remoting.private import AckItem, decode_ack_results, encode_acks
+
+FRAMES_IN_FLIGHT_MAX: Final = 2
+FRAME_ITEMS_MAX: Final = 8192
+
+
+class _Entry(NamedTuple):
+    epoch: int
+    items: Sequence[AckItem]
+    answered: AckAnswered | None
+
+
+class AckSender:
+    """What waits to be acked at one store. Sans-I/O: *write* gets (frame, body)."""
+
+    def __init__(self, write: Callable[[int, bytes], None]) -> None:
+        self._write = write
+        self._pending: deque[_Entry] = deque()
+        self._in_flight: dict[int, list[_Entry]] = {}
+        self._next_frame = 1
+        self._store_epoch = 0
+        self.is_open = False
+
+    def opened(self, store_epoch: int) -> None:
+        """Connected; what was not answered goes again with the next ``flush``."""
+        self._store_epoch = store_epoch
+        self.is_open = True
+
+    def lost(self) -> None:
+        self.is_open = False
+        entries = [entry for frame in self._in_flight.values() for entry in frame]
+        self._in_flight.clear()
+        entries += self._pending
+        self._pending = deque(entry for entry in entries if entry.epoch == 0)
+        for entry in entries:
+            if entry.epoch and entry.answered is not None:
+                entry.answered(None)
+
+    def give_up(self) -> None:
+        """The store is down for good, as far as anyone waits for it."""
+        pending, self._pending = self._pending, deque()
+        for entry in pending:
+            if entry.answered is not None:
+                entry.answered(None)
+            else:
+                self._pending.append(entry)  # nobody waits: a stream's, worth sending later
+
+    def add(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
+        self._pending.append(_Entry(epoch, items, answered))
+
+    def flush(self) -> None:
+        """Write frames while there is something and a free slot."""
+        while self._pending and self.is_open and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
+            epoch = self._pending[0].epoch
+            entries: list[_Entry] = []
+            items: list[AckItem] = []
+            while self._pending and self._pending[0].epoch == epoch:
+                if items and len(items) + len(self._pending[0].items) > FRAME_ITEMS_MAX:
+                    break
+                entry = self._pending.popleft()
+                entries.append(entry)
+                items += entry.items
+            frame, self._next_frame = self._next_frame, self._next_frame + 1
+            self._in_flight[frame] = entries
+            self._write(frame, encode_acks(epoch or self._store_epoch, items))
+
+    def answered(self, frame: int, body: bytes | memoryview | None) -> None:
+        """The store's results; None: it refused the frame as a whole."""
+        entries = self._in_flight.pop(frame, None)
+        if entries is None:
+            return
+        results = decode_ack_results(body) if body is not None else None
+        at = 0
+        for entry in entries:
+            if entry.answered is not None:
+                entry.answered(None if results is None else results[at : at + len(entry.items)])
+            at += len(entry.items)

@@ -1,0 +1,307 @@
+"""
+What is on its way to the stores: batches of one publisher, cut into runs of one copy each.
+
+A *batch* is one ``post``: messages of one call, answered together. A *run* is a stretch of a
+batch whose messages share a head, hence a decision, hence one *copy* per store that needs them.
+A message is done when all its copies are; ``SendResult`` objects are made only if asked for.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocols.canonical import (
+    Call,
+    Head,
+    Message,
+    QueueKind,
+    QueueRef,
+    SendResult,
+    SendResults,
+)
+from protocols.errors import Code
+from protocols.remoting.private import ItemFlag, SendAnswer
+from protocols.remoting.records import RecordTemplate
+
+if TYPE_CHECKING:
+    from gateway.clusters.link import StoreLink
+
+logger = logging.getLogger("tidegate.pipeline")
+
+
+class Copy:
+    """One record per message of a head, on one store: where it goes and which queues list it."""
+
+    __slots__ = (
+        "flags",
+        "head",
+        "is_only",
+        "is_primary",
+        "is_reported",
+        "link",
+        "order_hash",
+        "queue_id",
+        "queues",
+        "set_bytes",
+        "target_count",
+        "template",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        *,
+        link: "StoreLink",
+        head: Head,
+        topic: str,
+        queue_id: int,
+        is_primary: bool,
+        queues: tuple[QueueRef, ...],
+        set_bytes: bytes,
+        template: RecordTemplate,
+        order_hash: int = 0,
+    ) -> None:
+        self.link = link
+        self.head = head
+        self.topic = topic
+        self.queue_id = queue_id
+        self.is_primary = is_primary
+        """It stands in the topic's message queue."""
+
+        self.queues = queues
+        self.set_bytes = set_bytes
+        """The encoded set of a SEND frame."""
+
+        self.template = template
+        self.order_hash = order_hash
+        self.flags = head.qos | (ItemFlag.RETAIN if head.retain else 0)
+        self.is_only = True
+        """The message is on no other store: until it is in a frame it may be routed again."""
+
+        self.is_reported = True
+        """Its place is the one the publisher is told: the primary, or the first without one."""
+
+        self.target_count = 0
+        """Light queues of all copies that read the message live (retained values apart)."""
+
+        self.count_targets((self,))
+
+    def count_targets(self, copies: "Sequence[Copy]") -> None:
+        """Learn of the other copies of the same messages."""
+        self.is_only = len(copies) == 1
+        reported = next((copy for copy in copies if copy.is_primary), copies[0])
+        self.is_reported = self is reported
+        self.target_count = sum(
+            queue.kind is not QueueKind.RETAINED for copy in copies for queue in copy.queues
+        )
+
+
+class Part(NamedTuple):
+    """Answered: messages ``start`` to ``stop`` of a batch are items ``at``… of a frame."""
+
+    start: int
+    stop: int
+    copy: Copy
+    answer: SendAnswer
+    at: int
+
+
+class Batch:
+    """One post: what it waits for, and what became of it."""
+
+    __slots__ = (
+        "call",
+        "done",
+        "failures",
+        "ids",
+        "lane",
+        "messages",
+        "parts",
+        "refused",
+        "remaining",
+        "sequence",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        call: Call,
+        messages: Sequence[Message],
+        ids: list[bytes],
+        done: Callable[[SendResults], None],
+        *,
+        sequence: int,
+        size_bytes: int,
+    ) -> None:
+        self.call = call
+        self.messages = messages
+        self.ids = ids
+        """Message ids as stored: the client's own or one of ours, one per message."""
+
+        self.done = done
+        self.sequence = sequence
+        """Order of arrival at this gateway, kept when messages are routed again."""
+
+        self.size_bytes = size_bytes
+        self.remaining = 1
+        """Copies still without an answer, and 1 until all of it is on its way."""
+
+        self.parts: list[Part] = []
+        self.failures: dict[int, SendResult] = {}
+        """Messages that are not stored as they should be, by index."""
+
+        self.refused: dict[int, tuple[QueueRef, ...]] = {}
+        """Light queues that did not take a stored message, by index."""
+
+        self.lane: Lane | None = None
+
+    def fail(self, start: int, stop: int, code: Code, hint: str) -> None:
+        """One copy of each of the messages *start* to *stop* is refused."""
+        for index in range(start, stop):
+            self.failures.setdefault(
+                index, SendResult(code=code, message_id=self.ids[index].decode(), hint=hint)
+            )
+        self.settle(stop - start)
+
+    def settle(self, count: int) -> None:
+        """So many copies have their answer."""
+        self.remaining -= count
+        if self.remaining == 0 and self.lane is not None:
+            self.lane.advance()
+
+    def answered(self, run: "Run", count: int, answer: SendAnswer, at: int) -> None:
+        """The first *count* messages of *run* are items *at*… of an answered frame."""
+        start, stop = run.start, run.start + count
+        if run.copy.is_reported:
+            self.parts.append(Part(start, stop, run.copy, answer, at))
+        if answer.refused:
+            self._take_refusals(run, count, answer, at)
+        if answer.partial:
+            self._take_partials(run, count, answer, at)
+        self.settle(count)
+
+    def _take_refusals(self, run: "Run", count: int, answer: SendAnswer, at: int) -> None:
+        for item, (code, remark) in answer.refused.items():
+            if at <= item < at + count:
+                index = run.start + item - at
+                self.failures[index] = SendResult(
+                    code=known_code(code), message_id=self.ids[index].decode(), hint=remark
+                )
+
+    def _take_partials(self, run: "Run", count: int, answer: SendAnswer, at: int) -> None:
+        for item, key, _ in answer.partial:
+            if at <= item < at + count:
+                index = run.start + item - at
+                lost = tuple(queue for queue in run.copy.queues if queue.key() == key)
+                self.refused[index] = self.refused.get(index, ()) + lost
+
+
+class Run:
+    """A stretch of one batch, for one store."""
+
+    __slots__ = ("batch", "copy", "start", "stop")
+
+    def __init__(self, batch: Batch, start: int, stop: int, copy: Copy) -> None:
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+        self.copy = copy
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+    def cut(self, count: int) -> "Run":
+        """Split off the first *count* messages; this run keeps the rest."""
+        front = Run(self.batch, self.start, self.start + count, self.copy)
+        self.start += count
+        return front
+
+    def fail(self, code: Code, hint: str) -> None:
+        self.batch.fail(self.start, self.stop, code, hint)
+
+
+class BatchResults:
+    """``SendResults`` of a finished batch; builds single results on demand."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    @property
+    def is_all_stored(self) -> bool:
+        return not self._batch.failures
+
+    def __len__(self) -> int:
+        return len(self._batch.messages)
+
+    def __getitem__(self, index: int) -> SendResult:
+        batch = self._batch
+        if index < 0:
+            index += len(batch.messages)
+        if not 0 <= index < len(batch.messages):
+            raise IndexError(index)
+        failure = batch.failures.get(index)
+        if failure is not None:
+            return failure
+        message_id = batch.ids[index].decode()
+        refused = batch.refused.get(index, ())
+        for start, stop, copy, answer, at in batch.parts:
+            if start <= index < stop:
+                item = at + index - start
+                return SendResult(
+                    message_id=message_id,
+                    cluster=copy.link.cluster,
+                    broker=copy.link.broker,
+                    queue_id=copy.queue_id if copy.is_primary else -1,
+                    queue_offset=answer.offsets[item],
+                    log_position=answer.positions[item],
+                    matched_count=max(0, copy.target_count - len(refused)),
+                    refused=refused,
+                )
+        return SendResult(message_id=message_id)
+
+
+class Lane:
+    """
+    The batches of one call, answered in the order they were posted.
+
+    ``parked`` holds posts that wait for something the decision needs (a topic's route): those
+    behind them wait too, so that a publisher's order holds.
+    """
+
+    __slots__ = ("_is_advancing", "_on_empty", "batches", "parked")
+
+    def __init__(self, on_empty: Callable[[], None]) -> None:
+        self.batches: deque[Batch] = deque()
+        self.parked: deque[Batch] = deque()
+        self._on_empty = on_empty
+        self._is_advancing = False
+
+    def advance(self) -> None:
+        """Answer every batch at the front that has all its copies."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            batches = self.batches
+            while batches and batches[0].remaining == 0:
+                batch = batches.popleft()
+                try:
+                    batch.done(BatchResults(batch))
+                except Exception:
+                    logger.exception("the receiver of a send result failed")
+        finally:
+            self._is_advancing = False
+        if not self.batches:
+            self._on_empty()
+
+
+def known_code(number: int) -> Code:
+    """The code of a store's refusal; one we do not know is an internal error of that store."""
+    try:
+        return Code(number)
+    except ValueError:
+        return Code.INTERNAL_SERVER_ERROR

@@ -1,0 +1,310 @@
+"""
+Sends to one store: runs in, numbered SEND frames out (rules 3 and 11 of the store's page).
+
+Sans-I/O: ``flush`` hands frames to *write*, answers come in by ``answered`` and ``refused``.
+At most two frames are in flight; each carries everything that arrived meanwhile, so batches
+adjust themselves and an idle store adds no latency. A frame whose answer was lost is *unsettled*
+until the store was asked what became of it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from gateway.clusters.batches import Run
+from gateway.mapping import clean, without_reserved
+from protocols.canonical import Message
+from protocols.errors import Code, PeerError, Refused
+from protocols.remoting.private import (
+    FRAME_BYTES_MAX,
+    FRAME_ITEMS_MAX,
+    ITEM,
+    NO_ONCE_KEY,
+    ItemFlag,
+    decode_send_answer,
+    encode_send,
+)
+from protocols.remoting.records import encode_properties
+
+FRAMES_IN_FLIGHT_MAX: Final = 2
+PENDING_COUNT_HIGH: Final = 16_384
+"""Messages waiting for a frame above which publishers are to stop (and half of it: go on)."""
+
+PENDING_BYTES_HIGH: Final = 16 << 20
+RECORD_BYTES_EXTRA: Final = 1024
+"""Rough size of a record beside its body; frames are cut by this estimate."""
+
+
+class Frame:
+    """One SEND frame on the wire."""
+
+    __slots__ = ("count", "epoch", "number", "runs", "sent_at")
+
+    def __init__(self, number: int, epoch: int, sent_at: float) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.sent_at = sent_at
+        self.runs: list[tuple[Run, int]] = []
+        """Each run with the index of its first item."""
+
+        self.count = 0
+
+    def take_runs(self) -> list[Run]:
+        """Give up the runs: whoever asks is now responsible for them."""
+        runs, self.runs = [run for run, _ in self.runs], []
+        return runs
+
+
+class FrameSender:
+    """What waits for one store and what is in flight to it."""
+
+    def __init__(self, write: Callable[[Frame, bytes], None]) -> None:
+        self._write = write
+        self._pending: deque[Run] = deque()
+        self._in_flight: dict[int, Frame] = {}
+        self._next_number = 1
+        self._epoch = 0
+        self.is_open = False
+        """Frames may be written: connected, greeted and settled."""
+
+        self.pending_count = 0
+        self.pending_bytes = 0
+        self.unsettled: list[Frame] = []
+        """Frames whose answers were lost, in order."""
+
+    # ── connection ──────────────────────────────────────────────────────────────────────
+
+    def opened(self, epoch: int, last_frame: int) -> None:
+        """The store greeted this gateway epoch and knows its frames up to *last_frame*."""
+        if epoch != self._epoch:
+            self._epoch, self._next_number = epoch, 1
+        self._next_number = max(self._next_number, last_frame + 1)
+        self.is_open = True
+
+    def lost(self) -> None:
+        """The connection is gone; what was in flight has an unknown fate."""
+        self.is_open = False
+        self.unsettled += self._in_flight.values()
+        self._in_flight.clear()
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def oldest_sent_at(self) -> float | None:
+        """When the oldest unanswered frame was written; None: nothing is in flight."""
+        return next((frame.sent_at for frame in self._in_flight.values()), None)
+
+    @property
+    def is_congested(self) -> bool:
+        return self.pending_count > PENDING_COUNT_HIGH or self.pending_bytes > PENDING_BYTES_HIGH
+
+    @property
+    def is_clear(self) -> bool:
+        return (
+            self.pending_count <= PENDING_COUNT_HIGH // 2
+            and self.pending_bytes <= PENDING_BYTES_HIGH // 2
+        )
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, run: Run) -> None:
+        """Queue a run; it leaves with a later ``flush``."""
+        self._pending.append(run)
+        self._count(run, 1)
+
+    def take_pending(self, *, everything: bool = False) -> list[Run]:
+        """
+        Remove what is in no frame yet, to route it again.
+
+        Messages with copies elsewhere stay, unless *everything*: their other copies may be
+        written already.
+        """
+        taken: list[Run] = []
+        kept: deque[Run] = deque()
+        for run in self._pending:
+            (taken if everything or run.copy.is_only else kept).append(run)
+        self._pending = kept
+        for run in taken:
+            self._count(run, -1)
+        return taken
+
+    def _count(self, run: Run, sign: int) -> None:
+        batch = run.batch
+        self.pending_count += sign * run.count
+        self.pending_bytes += sign * (batch.size_bytes * run.count // len(batch.messages))
+
+    # ── frames ──────────────────────────────────────────────────────────────────────────
+
+    def flush(self, *, now: float, wall_ms: int) -> None:
+        """Write frames while there is something to write and a free slot."""
+        while self._pending and self.is_open and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
+            frame = Frame(self._next_number, self._epoch, now)
+            body = self._build(frame, wall_ms)
+            if not frame.count:
+                continue  # nothing of it fitted a record: all refused
+            self._next_number += 1
+            self._in_flight[frame.number] = frame
+            self._write(frame, body)
+
+    def _build(self, frame: Frame, wall_ms: int) -> bytes:
+        sets: dict[bytes, int] = {}
+        items: list[bytes] = []
+        pieces: list[bytes] = []
+        size = 0
+        while self._pending and len(items) < FRAME_ITEMS_MAX and size < FRAME_BYTES_MAX:
+            run = self._pending[0]
+            set_index = sets.setdefault(run.copy.set_bytes, len(sets))
+            at = len(items)
+            added = self._add_items(run, set_index, items, pieces, size, wall_ms)
+            size += added
+            count = len(items) - at
+            if count:
+                part = run if count == run.count else run.cut(count)
+                frame.runs.append((part, at))
+                self._count(part, -1)
+            if count and part is run:
+                self._pending.popleft()
+            elif not self._drop_unfit(run, count):
+                break  # the frame is full
+        if not self._pending:
+            self.pending_count = self.pending_bytes = 0  # shares of bytes are rounded
+        frame.count = len(items)
+        # All frames below the oldest in flight are answered.
+        oldest = next(iter(self._in_flight), frame.number)
+        return encode_send(frame.epoch, frame.number, oldest - 1, list(sets), items, pieces)
+
+    def _add_items(
+        self,
+        run: Run,
+        set_index: int,
+        items: list[bytes],
+        pieces: list[bytes],
+        size: int,
+        wall_ms: int,
+    ) -> int:
+        """Encode messages of *run* until the frame is full; bytes added."""
+        copy, batch = run.copy, run.batch
+        messages, ids = batch.messages, batch.ids
+        add, pack, queue_id, order = copy.template.add, ITEM.pack, copy.queue_id, copy.order_hash
+        before = size
+        for index in range(run.start, min(run.stop, run.start + FRAME_ITEMS_MAX - len(items))):
+            message = messages[index]
+            body = message.body
+            if items and size + len(body) + RECORD_BYTES_EXTRA > FRAME_BYTES_MAX:
+                break
+            flags, once_key, extra = copy.flags, NO_ONCE_KEY, b""
+            try:
+                if (
+                    message.properties
+                    or message.keys
+                    or message.expires_at_ms
+                    or message.deliver_at_ms
+                ):
+                    extra = encode_extra(message)
+                length = add(
+                    pieces,
+                    body,
+                    ids[index],
+                    queue_id,
+                    message.born_ms or wall_ms,
+                    extra,
+                    message.sys_flag,
+                )
+            except Refused:
+                break  # ``_drop_unfit`` answers it
+            if message.once_key:
+                once_key = once_hash(message.once_key)
+                flags |= ItemFlag.HAS_ONCE_KEY
+            if not body and flags & ItemFlag.RETAIN:
+                flags |= ItemFlag.CLEARS_RETAINED
+            size += length
+            items.append(pack(length, set_index, flags, order, message.expires_at_ms, once_key))
+        return size - before
+
+    def _drop_unfit(self, run: Run, count: int) -> bool:
+        """Refuse the message at which encoding stopped if no frame will ever hold it."""
+        message = run.batch.messages[run.start]
+        try:
+            run.copy.template.add(
+                [], b"", run.batch.ids[run.start], 0, 0, encode_extra(message), message.sys_flag
+            )
+        except Refused as error:
+            self._count(run, -1)
+            part = run.cut(1)
+            self._count(run, 1)
+            if not run.count:
+                self._pending.popleft()
+            part.fail(error.code, error.hint)
+            return True
+        return False
+
+    # ── answers ─────────────────────────────────────────────────────────────────────────
+
+    def answered(self, number: int, body: bytes | memoryview) -> None:
+        """The store ran the frame. Raises PeerError if the answer is none."""
+        frame = self._in_flight.get(number)
+        if frame is None:
+            return
+        answer = decode_send_answer(body)
+        if len(answer.positions) != frame.count:
+            raise PeerError(f"SEND answer for {len(answer.positions)} of {frame.count} items")
+        del self._in_flight[number]
+        for run, at in frame.runs:
+            run.batch.answered(run, run.count, answer, at)
+
+    def refused(self, number: int, code: Code, hint: str) -> None:
+        """The store refused the frame as a whole."""
+        frame = self._in_flight.pop(number, None)
+        if frame is not None:
+            for run in frame.take_runs():
+                run.fail(code, hint)
+
+    def settled(self, frame: Frame, body: bytes | None) -> list[Run]:
+        """
+        The store told what became of an unsettled frame.
+
+        *body* is its answer, or None: it never ran and never will. Its runs are then returned,
+        to be routed again.
+        """
+        if body is None:
+            return frame.take_runs()
+        runs, frame.runs = frame.runs, []
+        answer = decode_send_answer(body)
+        for run, at in runs:
+            run.batch.answered(run, run.count, answer, at)
+        return []
+
+    def give_up(self, code: Code, hint: str) -> None:
+        """Refuse what has an unknown fate; the numbers stay unsettled until the store is back."""
+        for frame in self.unsettled:
+            for run in frame.take_runs():
+                run.fail(code, hint)
+
+
+def once_hash(key: bytes) -> bytes:
+    """A once-key of any length as the 16 bytes of the wire."""
+    return key if len(key) == 16 else blake2b(key, digest_size=16).digest()
+
+
+def order_hash(key: str) -> int:
+    """64 bits of an order key; never 0, which means none."""
+    if not key:
+        return 0
+    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def encode_extra(message: Message) -> bytes:
+    """The stored properties of one message alone."""
+    pairs: list[tuple[str, str]] = []
+    if message.keys:
+        pairs.append(("KEYS", clean(message.keys)))
+    if message.expires_at_ms:
+        pairs.append(("TG_EXPIRES_AT", str(message.expires_at_ms)))
+    if message.deliver_at_ms:
+        pairs.append(("TIMER_DELIVER_MS", str(message.deliver_at_ms)))
+    pairs += [(name, clean(value)) for name, value in without_reserved(message.properties)]
+    return encode_properties(pairs)

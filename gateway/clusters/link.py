@@ -1,0 +1,212 @@
+"""
+What the gateway can ask of one store, whatever kind of broker it is.
+
+``TidegateLink`` implements it with private codes. A link to an Apache broker implements the
+same with standard codes (310 with INNER_MULTI_DISPATCH, pop, light-queue pull); what it cannot
+keep is listed in ``capabilities``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from gateway.clusters.batches import Run
+from protocols.canonical import (
+    Delivery,
+    GroupSpec,
+    PopRequest,
+    Properties,
+    QueueRef,
+    QueueStat,
+    ReceiptHandle,
+    StoredMessage,
+)
+from protocols.errors import Code, Refused
+from protocols.remoting.codes import ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.private import AckItem, MarkItem
+from protocols.remoting.records import RecordTemplate
+
+
+class LinkState(Enum):
+    """How far a link is."""
+
+    DOWN = "down"  # circuit open: what must go here is refused
+    LOST = "lost"  # a moment ago it was up: wait for it
+    UP = "up"
+
+
+class Capabilities(NamedTuple):
+    """What this broker can do for us; all of it on our own store."""
+
+    is_tidegate: bool = True
+    has_fences: bool = True
+    has_streams: bool = True
+    has_once_keys: bool = True
+
+
+TIDEGATE = Capabilities()
+
+AckAnswered = Callable[[Sequence[tuple[int, int]] | None], None]
+"""Gets (grant, code) per item, or None: the store is gone and the outcome unknown."""
+
+HandlesAnswered = Callable[[Sequence[tuple[int, ReceiptHandle | None]] | None], None]
+"""Gets (code, handle that counts from now on) per item, or None: the outcome is unknown."""
+
+
+class StreamPort(Protocol):
+    """The logical stream's end of one store's stream."""
+
+    def arrived(self, link: "StoreLink", deliveries: list[Delivery]) -> None:
+        """Deliveries of one DELIVER frame, in entry order."""
+        ...
+
+    def ended(self, link: "StoreLink", code: Code, hint: str) -> None:
+        """The store ended the stream for good (fenced, taken over, queue gone)."""
+        ...
+
+    def lost(self, link: "StoreLink") -> None:
+        """The connection is gone and with it the stream; open it again when the link is up."""
+        ...
+
+
+class StoreLink(Protocol):
+    """One store (a broker name of one cluster)."""
+
+    cluster: str
+    broker: str
+    capabilities: Capabilities
+
+    @property
+    def state(self) -> LinkState: ...
+
+    @property
+    def is_congested(self) -> bool:
+        """So much waits for this store that publishers should stop."""
+        ...
+
+    # ── sends ───────────────────────────────────────────────────────────────────────────
+
+    def template(self, topic: str, properties: Properties) -> RecordTemplate:
+        """What all records of one head share, at this store."""
+        ...
+
+    def submit(self, run: Run) -> None:
+        """Queue messages; they leave with ``flush`` at the end of the tick."""
+        ...
+
+    def flush(self) -> None: ...
+
+    def take_pending(self, *, everything: bool = False) -> list[Run]:
+        """Remove what is in no written frame, to route it again."""
+        ...
+
+    # ── groups and streams ──────────────────────────────────────────────────────────────
+
+    async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:
+        """Make the group known; its number here. *start* overrides the spec's. Raises Refused."""
+        ...
+
+    async def drop_group(self, name: str, owner_epoch: int) -> None: ...
+
+    def new_stream(self) -> int:
+        """A number for a stream, kept by it across reconnects."""
+        ...
+
+    async def open_stream(
+        self,
+        stream: int,
+        group: int,
+        spec: GroupSpec,
+        port: StreamPort,
+        *,
+        credit: int,
+        holds: Sequence[tuple[int, int]],
+        is_resuming: bool,
+    ) -> int:
+        """How many deliveries come first because they were in flight. Raises Refused."""
+        ...
+
+    def set_credit(self, stream: int, total: int) -> None:
+        """May deliver up to *total* since it was opened; leaves at the end of the tick."""
+        ...
+
+    async def reclaim_credit(self, stream: int, total: int) -> None:
+        """Lower the total; when this returns, nothing beyond it is on its way."""
+        ...
+
+    async def close_stream(self, stream: int) -> None: ...
+
+    def ack(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
+        """
+        Ack, change or release, coalesced per tick. *epoch* 0: whatever the store's is.
+
+        Items of epoch 0 are sent again after a lost connection until they are answered.
+        """
+        ...
+
+    def ack_handles(
+        self, changes: Sequence[tuple[ReceiptHandle, int, int]], answered: HandlesAnswered
+    ) -> None:
+        """Ack, change or release popped deliveries: (handle, ``AckAction``, delay ms) each."""
+        ...
+
+    def mark(self, items: Sequence[MarkItem]) -> None:
+        """Write packet ids and stages; not awaited."""
+        ...
+
+    async def mark_durably(self, items: Sequence[MarkItem]) -> bool: ...
+
+    async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]: ...
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────
+
+    async def create_queue(self, ref: QueueRef, policy: Mapping[str, int | str]) -> None: ...
+
+    async def delete_queue(self, ref: QueueRef, group: str) -> QueueStat: ...
+
+    async def purge_queue(self, ref: QueueRef, group: str) -> int: ...
+
+    async def stat_queue(self, ref: QueueRef, group: str) -> QueueStat: ...
+
+    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]: ...
+
+    # ── the rest ────────────────────────────────────────────────────────────────────────
+
+    async def fence(self, gateway: str, gateway_epoch: int) -> None: ...
+
+    async def create_topic(self, topic: str, queue_count: int) -> None: ...
+
+    async def read(
+        self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int
+    ) -> tuple[list[StoredMessage], int, int]:
+        """(messages, smallest offset, end offset)."""
+        ...
+
+    async def offset(self, topic: str, queue_id: int, at_ms: int) -> int: ...
+
+
+# What a whole request's refusal means (``ResponseCode``); anything else is the store's fault.
+CODES: Mapping[int, Code] = {
+    ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    ResponseCode.FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
+    ResponseCode.POLLING_FULL: Code.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.UNSUPPORTED,
+    ResponseCode.SERVICE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    ResponseCode.GO_AWAY: Code.HA_NOT_AVAILABLE,
+    ResponseCode.MESSAGE_ILLEGAL: Code.MESSAGE_CORRUPTED,
+    ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+    ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.QUERY_NOT_FOUND: Code.NOT_FOUND,
+    ResponseCode.INVALID_PARAMETER: Code.BAD_REQUEST,
+    ResponseCode.ILLEGAL_OPERATION: Code.PRECONDITION_FAILED,
+    ResponseCode.POLLING_TIMEOUT: Code.MESSAGE_NOT_FOUND,
+}
+
+
+def refusal_of(answer: RemotingCommand, subject: str) -> Refused:
+    """The refusal that a response with a code other than success is."""
+    code = CODES.get(answer.code, Code.INTERNAL_SERVER_ERROR)
+    return Refused(code, subject, answer.remark or f"response code {answer.code}")

@@ -1,0 +1,557 @@
+"""
+One of our stores, spoken to by private codes.
+
+``StoreConnection`` keeps the sockets up, ``FrameSender`` numbers the sends, ``AckSender``
+coalesces the acks; this class joins them and turns deliveries into canonical form.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from gateway.clusters.acks import AckSender
+from gateway.clusters.batches import Run
+from gateway.clusters.connection import Connect, Sign, StoreConnection, packed, unpacked
+from gateway.clusters.frames import Frame, FrameSender
+from gateway.clusters.link import (
+    TIDEGATE,
+    AckAnswered,
+    HandlesAnswered,
+    LinkState,
+    StreamPort,
+    refusal_of,
+)
+from gateway.clusters.presence import GatewayPresence
+from gateway.clusters.receive import deliveries_by_stream
+from gateway.clusters.standard import create_topic, pull, search_offset
+from protocols import clock
+from protocols.canonical import (
+    Delivery,
+    GroupSpec,
+    PopRequest,
+    Properties,
+    QueueRef,
+    QueueStat,
+    ReceiptHandle,
+    StoredMessage,
+)
+from protocols.errors import Code, PeerError, Refused
+from protocols.remoting.client import RemotingClient
+from protocols.remoting.codes import ResponseCode
+from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
+from protocols.remoting.peer import Peer
+from protocols.remoting.private import (
+    AckItem,
+    Fence,
+    GroupDrop,
+    GroupOpen,
+    GroupOpened,
+    HelloAnswer,
+    MarkItem,
+    Pop,
+    PrivateCode,
+    QueueCounts,
+    QueueCreate,
+    QueueDrop,
+    QueuePurge,
+    QueueStatRequest,
+    ReadItem,
+    Retained,
+    Settle,
+    SettleAnswer,
+    StreamClose,
+    StreamEnded,
+    StreamOpen,
+    StreamOpened,
+    decode_ack_results,
+    encode_credits,
+    encode_marks,
+)
+from protocols.remoting.records import NO_HOST, RecordTemplate, decode_records, encode_host
+
+LOST_S_MAX: Final = 3.0
+"""How long messages wait for a lost store before they are refused (circuit open)."""
+
+REQUEST_S_MAX: Final = 5.0
+FRAME_ANSWER_S_MAX: Final = 10.0
+"""A SEND without an answer for so long, while beats are answered: the connection is renewed."""
+
+GROUPS_KEPT_MAX: Final = 10_000
+"""Groups whose number is remembered for pops."""
+
+
+class TidegateLink:
+    """Implements ``StoreLink`` for a store that answers HELLO."""
+
+    def __init__(
+        self,
+        cluster: str,
+        broker: str,
+        connect: Connect,
+        presence: GatewayPresence,
+        *,
+        changed: Callable[["TidegateLink"], None],
+        cleared: Callable[[], None],
+        greeted: Callable[["TidegateLink", HelloAnswer], None],
+        reroute: Callable[[list[Run]], None],
+        sign: Sign | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.broker = broker
+        self.capabilities = TIDEGATE
+        self.state = LinkState.DOWN
+        self.store_epoch = 0
+        self.connection = StoreConnection(
+            f"{cluster}/{broker}",
+            connect,
+            presence,
+            push=self._receive,
+            greeted=lambda hello: greeted(self, hello),
+            opened=self._opened,
+            lost=self._lost,
+            sign=sign,
+        )
+        self._presence = presence
+        self._changed = changed
+        self._cleared = cleared
+        self._was_congested = False
+        self._reroute = reroute
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameSender(self._write_frame)
+        self._acks = AckSender(self._write_acks)
+        self._marks: list[MarkItem] = []
+        self._credits: dict[int, int] = {}
+        self._ports: dict[int, tuple[StreamPort, str]] = {}
+        self._groups: dict[str, tuple[GroupSpec, int]] = {}
+        self._store_host = NO_HOST
+        self._next_stream = 1
+        self._is_flush_due = False
+        self._down_timer: asyncio.TimerHandle | None = None
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Keep the link up until cancelled."""
+        try:
+            await self.connection.run()
+        finally:
+            self._go_down()
+
+    async def _opened(self, hello: HelloAnswer) -> None:
+        """Both connections stand: settle what was lost, then let traffic flow."""
+        self.store_epoch = hello.store_epoch
+        self._store_host = encode_host(hello.advertise)
+        runs: list[Run] = []
+        while self._frames.unsettled:
+            frame = self._frames.unsettled[0]
+            answer = await self._settle(frame)
+            runs += self._frames.settled(frame, answer)
+            self._frames.unsettled.pop(0)
+        self._frames.opened(self._presence.epoch, hello.last_frame)
+        self._acks.opened(hello.store_epoch)
+        if self._down_timer is not None:
+            self._down_timer.cancel()
+            self._down_timer = None
+        self.state = LinkState.UP
+        waiting = self._frames.take_pending()
+        self._reroute(runs + waiting)
+        self.flush()
+        self._changed(self)
+
+    async def _settle(self, frame: Frame) -> bytes | None:
+        """The answer of a frame whose answer was lost; None: it never ran."""
+        body = Settle(gateway=self._presence.name, gateway_epoch=frame.epoch, frame=frame.number)
+        answer = await self._request(PrivateCode.SETTLE, body)
+        settled = unpacked(answer, SettleAnswer, self.connection.name)
+        return settled.answer if settled.did_run else None
+
+    def _lost(self) -> None:
+        """Both connections are gone: a moment's patience, then the circuit opens."""
+        self._frames.lost()
+        self._acks.lost()
+        self._marks.clear()
+        self._credits.clear()
+        self._groups.clear()
+        ports, self._ports = self._ports, {}
+        for port, _ in ports.values():
+            port.lost(self)
+        if self.state is LinkState.UP:
+            self.state = LinkState.LOST
+            self._down_timer = self._loop.call_later(LOST_S_MAX, self._go_down)
+            self._changed(self)
+
+    def _go_down(self) -> None:
+        if self._down_timer is not None:
+            self._down_timer.cancel()
+            self._down_timer = None
+        self.state = LinkState.DOWN
+        self._frames.give_up(
+            Code.HA_NOT_AVAILABLE, f"store {self.broker} is away; the outcome is unknown"
+        )
+        self._acks.give_up()
+        self._changed(self)
+
+    def check(self, now: float) -> None:
+        """Once a second: a frame must not wait for ever while beats are answered."""
+        sent_at = self._frames.oldest_sent_at
+        if sent_at is not None and now - sent_at > FRAME_ANSWER_S_MAX:
+            self.connection.reset("a SEND frame was not answered in time")
+
+    # ── sends ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_congested(self) -> bool:
+        if self._frames.is_congested:
+            self._was_congested = True
+            return True
+        return False
+
+    def template(self, topic: str, properties: Properties) -> RecordTemplate:
+        return RecordTemplate(topic, properties, store_host=self._store_host)
+
+    def submit(self, run: Run) -> None:
+        self._frames.submit(run)
+
+    def take_pending(self, *, everything: bool = False) -> list[Run]:
+        return self._frames.take_pending(everything=everything)
+
+    def flush(self) -> None:
+        """Write what there is: one frame of each kind."""
+        self._is_flush_due = False
+        self._frames.flush(now=clock.monotonic(), wall_ms=clock.wall_ms())
+        self._acks.flush()
+        data = self.connection.data
+        if data is None:
+            return
+        commands: list[RemotingCommand] = []
+        if self._marks:
+            marks, self._marks = self._marks, []
+            commands.append(self._oneway(PrivateCode.MARK, encode_marks(self.store_epoch, marks)))
+        if self._credits:
+            credits, self._credits = self._credits, {}
+            commands.append(
+                self._oneway(PrivateCode.STREAM_CREDIT, encode_credits([*credits.items()]))
+            )
+        if commands:
+            data.send_nowait(commands)
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def _oneway(self, code: PrivateCode, body: bytes) -> RemotingCommand:
+        return RemotingCommand(code, None, body, flag=ONEWAY_FLAG, is_binary=True)
+
+    def _write_frame(self, frame: Frame, body: bytes) -> None:
+        data = self.connection.data
+        assert data is not None  # frames flow only between opened and lost
+        number = frame.number
+
+        def answered(answer: RemotingCommand | None) -> None:
+            if answer is not None:
+                self._frame_answered(number, answer)
+
+        data.call(packed(PrivateCode.SEND, body), answered)
+
+    def _frame_answered(self, number: int, answer: RemotingCommand) -> None:
+        try:
+            if answer.code == ResponseCode.SUCCESS:
+                self._frames.answered(number, answer.body)
+            elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                # Our presence ended there: HELLO again, then ask what became of the frame.
+                self.connection.reset("the store wants a fresh lease")
+                return
+            else:
+                error = refusal_of(answer, self.broker)
+                self._frames.refused(number, error.code, error.hint)
+                if answer.code in (ResponseCode.GO_AWAY, ResponseCode.ILLEGAL_OPERATION):
+                    self._presence.suspect()
+        except PeerError as error:
+            self.connection.reset(str(error))
+            return
+        self.flush()
+        if self._was_congested and self._frames.is_clear:
+            self._was_congested = False
+            self._cleared()
+
+    # ── acks ────────────────────────────────────────────────────────────────────────────
+
+    def ack(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
+        if self.state is LinkState.DOWN and answered is not None:
+            self._loop.call_soon(answered, None)
+            return
+        self._acks.add(epoch, items, answered)
+        self._flush_soon()
+
+    def _write_acks(self, frame: int, body: bytes) -> None:
+        data = self.connection.data
+        assert data is not None  # as for frames
+
+        def answered(answer: RemotingCommand | None) -> None:
+            if answer is not None:
+                is_done = answer.code == ResponseCode.SUCCESS
+                self._acks.answered(frame, answer.body if is_done else None)
+                self._acks.flush()
+
+        data.call(packed(PrivateCode.ACK, body), answered)
+
+    def ack_handles(
+        self, changes: Sequence[tuple[ReceiptHandle, int, int]], answered: HandlesAnswered
+    ) -> None:
+        by_epoch: dict[int, list[int]] = {}
+        for index, (handle, _, _) in enumerate(changes):
+            by_epoch.setdefault(handle.store_epoch, []).append(index)
+        results: list[tuple[int, ReceiptHandle | None] | None] = [None] * len(changes)
+        waiting = len(by_epoch)
+
+        def done(indexes: Sequence[int], answers: Sequence[tuple[int, int]] | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            for index, (grant, code) in zip(indexes, answers or (), strict=False):
+                handle, _, delay_ms = changes[index]
+                fresh = handle._replace(
+                    grant=grant, popped_ms=clock.wall_ms(), invisible_ms=delay_ms
+                )
+                results[index] = (code, fresh if code == Code.OK else None)
+            if not waiting:
+                whole = [result for result in results if result is not None]
+                answered(whole if len(whole) == len(results) else None)
+
+        for epoch, indexes in by_epoch.items():
+            items = [
+                AckItem(h.group, h.position, h.grant, action, delay_ms)
+                for h, action, delay_ms in (changes[index] for index in indexes)
+            ]
+            self.ack(epoch, items, partial(done, indexes))
+
+    def mark(self, items: Sequence[MarkItem]) -> None:
+        self._marks += items
+        self._flush_soon()
+
+    async def mark_durably(self, items: Sequence[MarkItem]) -> bool:
+        self.flush()  # earlier marks first
+        answer = await self._request(PrivateCode.MARK, encode_marks(self.store_epoch, items))
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        return all(code == Code.OK for _, code in decode_ack_results(answer.body))
+
+    # ── groups and streams ──────────────────────────────────────────────────────────────
+
+    async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:
+        body = GroupOpen(
+            name=spec.name,
+            reads=[
+                ReadItem(
+                    tag=read.tag,
+                    key=read.queue.key() if read.queue is not None else b"",
+                    topic=read.topic,
+                    name=read.queue.name if read.queue is not None else "",
+                )
+                for read in spec.reads
+            ],
+            incarnation=spec.incarnation,
+            owner_epoch=spec.owner_epoch,
+            is_volatile=spec.is_volatile,
+            is_auto_ack=spec.is_auto_ack,
+            is_inherited=spec.is_inherited,
+            is_fifo=spec.is_fifo,
+            attempts_max=spec.attempts_max,
+            dead_letter_topic=spec.dead_letter_topic,
+            skips_qos0_on_resume=spec.skips_qos0_on_resume,
+            start=start or spec.start.value,
+        )
+        answer = await self._request(PrivateCode.GROUP_OPEN, body)
+        return unpacked(answer, GroupOpened, spec.name).group
+
+    async def drop_group(self, name: str, owner_epoch: int) -> None:
+        self._groups.pop(name, None)
+        body = GroupDrop(name=name, owner_epoch=owner_epoch)
+        await self._done(PrivateCode.GROUP_DROP, body, name, but=Code.CONSUMER_GROUP_NOT_FOUND)
+
+    def new_stream(self) -> int:
+        """A number for a stream, kept by it across reconnects."""
+        stream, self._next_stream = self._next_stream, self._next_stream + 1
+        return stream
+
+    async def open_stream(
+        self,
+        stream: int,
+        group: int,
+        spec: GroupSpec,
+        port: StreamPort,
+        *,
+        credit: int,
+        holds: Sequence[tuple[int, int]],
+        is_resuming: bool,
+    ) -> int:
+        self._ports[stream] = (port, spec.name)
+        body = StreamOpen(
+            group=group, stream=stream, credit=credit, holds=list(holds), is_resuming=is_resuming
+        )
+        try:
+            answer = await self._request(PrivateCode.STREAM_OPEN, body)
+            return unpacked(answer, StreamOpened, spec.name).in_flight_count
+        except (Refused, PeerError):
+            self._ports.pop(stream, None)
+            raise
+
+    def set_credit(self, stream: int, total: int) -> None:
+        self._credits[stream] = total
+        self._flush_soon()
+
+    async def reclaim_credit(self, stream: int, total: int) -> None:
+        self._credits.pop(stream, None)
+        answer = await self._request(PrivateCode.STREAM_CREDIT, encode_credits([(stream, total)]))
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, self.broker)
+
+    async def close_stream(self, stream: int) -> None:
+        self.flush()  # its last acks and marks go first
+        self._credits.pop(stream, None)
+        try:
+            await self._done(PrivateCode.STREAM_CLOSE, StreamClose(stream=stream), self.broker)
+        finally:
+            self._ports.pop(stream, None)
+
+    def _receive(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
+        """What the store pushes: deliveries, and streams that end."""
+        for command in commands:
+            try:
+                if command.code == PrivateCode.DELIVER:
+                    self._deliver(command)
+                elif command.code == PrivateCode.STREAM_ENDED:
+                    self._stream_ended(command)
+            except PeerError as error:
+                self.connection.reset(str(error))
+
+    def _deliver(self, command: RemotingCommand) -> None:
+        names = {number: name for number, (_, name) in self._ports.items()}
+        found = deliveries_by_stream(command.body, self.cluster, self.broker, names)
+        for stream, deliveries in found.items():
+            entry = self._ports.get(stream)
+            if entry is not None:  # closed meanwhile: the store takes them back with the close
+                entry[0].arrived(self, deliveries)
+
+    def _stream_ended(self, command: RemotingCommand) -> None:
+        ended = unpacked(command, StreamEnded, self.broker)
+        entry = self._ports.pop(ended.stream, None)
+        if entry is not None:
+            code = Code(ended.code) if ended.code in Code._value2member_map_ else Code.NOT_FOUND
+            entry[0].ended(self, code, ended.remark)
+
+    async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
+        spec = request.group
+        known = self._groups.get(spec.name)
+        if known is None or known[0] != spec:
+            known = await self._learn_group(spec)
+        body = Pop(
+            group=known[1],
+            count=count,
+            invisible_ms=request.invisible_ms,
+            wait_ms=wait_ms,
+            topic=spec.reads[0].topic if request.queue_id >= 0 else "",
+            queue_id=request.queue_id,
+            tags=list(request.tags),
+        )
+        now_ms = clock.wall_ms()
+        answer = await self._request(PrivateCode.POP, body, timeout_s=wait_ms / 1000 + 5.0)
+        if answer.code != ResponseCode.SUCCESS:
+            self._groups.pop(spec.name, None)
+            error = refusal_of(answer, spec.name)
+            if error.code == Code.MESSAGE_NOT_FOUND:
+                return []
+            raise error
+        found = deliveries_by_stream(
+            answer.body,
+            self.cluster,
+            self.broker,
+            {0: spec.name},
+            popped_ms=now_ms,
+            invisible_ms=request.invisible_ms,
+        )
+        return found.get(0, [])
+
+    async def _learn_group(self, spec: GroupSpec) -> tuple[GroupSpec, int]:
+        number = await self.open_group(spec)
+        if len(self._groups) >= GROUPS_KEPT_MAX:
+            del self._groups[next(iter(self._groups))]
+        known = self._groups[spec.name] = (spec, number)
+        return known
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────
+
+    async def create_queue(self, ref: QueueRef, policy: Mapping[str, int | str]) -> None:
+        body = QueueCreate(key=ref.key(), name=ref.name, policy=dict(policy))
+        await self._done(PrivateCode.QUEUE_CREATE, body, ref.name)
+
+    async def delete_queue(self, ref: QueueRef, group: str) -> QueueStat:
+        self._groups.pop(group, None)
+        body = QueueDrop(key=ref.key(), group=group)
+        return await self._counts(PrivateCode.QUEUE_DROP, body, ref.name)
+
+    async def purge_queue(self, ref: QueueRef, group: str) -> int:
+        body = QueuePurge(key=ref.key(), group=group)
+        return (await self._counts(PrivateCode.QUEUE_PURGE, body, ref.name)).ready_count
+
+    async def stat_queue(self, ref: QueueRef, group: str) -> QueueStat:
+        body = QueueStatRequest(key=ref.key(), group=group)
+        return await self._counts(PrivateCode.QUEUE_STAT, body, ref.name)
+
+    async def _counts(
+        self, code: PrivateCode, body: QueueDrop | QueuePurge | QueueStatRequest, name: str
+    ) -> QueueStat:
+        counts = unpacked(await self._request(code, body), QueueCounts, name)
+        return QueueStat(counts.ready_count, counts.in_flight_count, counts.stored_count)
+
+    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
+        body = Retained(tenant=tenant, subject_filter=subject_filter)
+        answer = await self._request(PrivateCode.RETAINED, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, subject_filter)
+        return decode_records(answer.body, cluster=self.cluster, broker=self.broker)
+
+    # ── the rest ────────────────────────────────────────────────────────────────────────
+
+    async def fence(self, gateway: str, gateway_epoch: int) -> None:
+        body = Fence(gateway=gateway, gateway_epoch=gateway_epoch)
+        answer = await self.connection.request(PrivateCode.FENCE, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, gateway)
+
+    async def create_topic(self, topic: str, queue_count: int) -> None:
+        await create_topic(self._client(), topic, queue_count)
+
+    async def read(
+        self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int
+    ) -> tuple[list[StoredMessage], int, int]:
+        found = await pull(
+            self._client(), topic, queue_id, offset, count, wait_ms, self.cluster, self.broker
+        )
+        return found
+
+    async def offset(self, topic: str, queue_id: int, at_ms: int) -> int:
+        return await search_offset(self._client(), topic, queue_id, at_ms)
+
+    def _client(self) -> RemotingClient:
+        if self.connection.data is None:
+            raise Refused(Code.HA_NOT_AVAILABLE, self.broker, "the store cannot be reached")
+        return self.connection.data
+
+    async def _request(
+        self, code: PrivateCode, body: msgspec.Struct | bytes, *, timeout_s: float = REQUEST_S_MAX
+    ) -> RemotingCommand:
+        return await self._client().request(packed(code, body), timeout_s)
+
+    async def _done(
+        self, code: PrivateCode, body: msgspec.Struct | bytes, subject: str, *, but: Code = Code.OK
+    ) -> None:
+        """A request whose answer has no body; a refusal with the code *but* is fine too."""
+        answer = await self._request(code, body)
+        if answer.code != ResponseCode.SUCCESS:
+            error = refusal_of(answer, subject)
+            if error.code != but:
+                raise error
