@@ -1,0 +1,79 @@
+"""A name server: its parts put together, started and stopped."""
+
+import ipaddress
+import logging
+
+from namesrv.config import NamesrvConfig
+from namesrv.kvconfig import KvTable
+from namesrv.metrics import Metrics
+from namesrv.registry import Registry
+from namesrv.server import NameServerHandler
+from protocols.daemon.config import ClusterAuth
+from protocols.driver import split_bind
+from protocols.errors import ConfigError
+from protocols.remoting.server import RemotingServer, serve_remoting
+
+logger = logging.getLogger("tidegate.namesrv")
+
+
+class NameServer:
+    """One name server of this process; several of a cluster know nothing of one another."""
+
+    def __init__(self, config: NamesrvConfig, *, auth: ClusterAuth | None = None) -> None:
+        if auth is None and not is_loopback(config.bind):
+            raise ConfigError(
+                [f"namesrv.bind: {config.bind} is not loopback and there is no cluster_auth"]
+            )
+        self._config = config
+        self._credentials = None if auth is None else (auth.access_key, auth.read_secret().decode())
+        self._server: RemotingServer | None = None
+        self._kv = KvTable(config.data)
+        self.metrics = Metrics()
+        self.handler: NameServerHandler | None = None
+        """What LOCAL mode joins without a socket; there once started."""
+
+    @property
+    def address(self) -> str:
+        """``ip:port`` that is bound."""
+        assert self._server is not None, "not started"
+        return self._server.address
+
+    async def start(self) -> None:
+        """Serve. Raises ConfigError (damaged table) or OSError (address in use)."""
+        config = self._config
+        self._kv.load()
+        registry = Registry(lost_s_max=config.lost_ms_max / 1000, topics_max=config.topics_max)
+        self.handler = NameServerHandler(
+            config, registry, self._kv, self.metrics, credentials=self._credentials
+        )
+        self.metrics.gauge("brokers", "Broker processes alive.", lambda: len(registry.leases))
+        self.metrics.gauge("topics", "Topics known.", lambda: registry.routes.topic_count)
+        if config.metrics_bind:
+            logger.info("metrics on %s", self.metrics.listen(config.metrics_bind))
+        self._server = await serve_remoting(
+            self.handler, config.bind, connections_max=config.connections_max
+        )
+        logger.info("name server on %s", self._server.address)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        if self.handler is not None:
+            await self.handler.close()
+        self.metrics.close()
+
+    async def reload(self) -> None:
+        """SIGHUP: nothing of a name server can change while it runs."""
+
+    def ready_line(self) -> str:
+        return f"namesrv namesrv namesrv={self.address}"
+
+
+def is_loopback(bind: str) -> bool:
+    host, _ = split_bind(bind)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

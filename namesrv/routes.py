@@ -1,0 +1,176 @@
+"""Which brokers there are and which message queues each of them has. Knows no time."""
+
+from collections.abc import Iterable, Mapping
+
+from protocols.remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    RouteData,
+    TopicConfig,
+)
+from protocols.remoting.codes import Permission
+
+MASTER_ID = 0
+
+UNIT = 1
+UNIT_SUB = 2
+"""``TopicSysFlag``."""
+
+
+class Routes:
+    """Topic → broker → queues, broker name → addresses."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, BrokerData] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+
+    # ── brokers ─────────────────────────────────────────────────────────────────────────
+
+    def put_broker(
+        self,
+        cluster: str,
+        name: str,
+        broker_id: int,
+        address: str,
+        *,
+        zone: str | None = None,
+        is_acting_master_enabled: bool = False,
+    ) -> list[str]:
+        """Set one address of a broker; the addresses that it replaces."""
+        broker = self.brokers.setdefault(name, BrokerData(cluster=cluster, broker_name=name))
+        broker.cluster = cluster
+        broker.zone_name = zone
+        broker.enable_acting_master = is_acting_master_enabled
+        replaced: list[str] = []
+        if (old := broker.broker_addrs.get(broker_id)) not in (None, address):
+            replaced.append(str(old))
+        # A replica that changes its role keeps its address under another id.
+        addresses = {
+            key: value
+            for key, value in broker.broker_addrs.items()
+            if value != address and key != broker_id
+        }
+        addresses[broker_id] = address
+        broker.broker_addrs = dict(sorted(addresses.items()))
+        return replaced
+
+    def remove_address(self, name: str, address: str) -> bool:
+        """Forget one address; with the last one the broker and its queues go. Whether it was."""
+        broker = self.brokers.get(name)
+        if broker is None or address not in broker.broker_addrs.values():
+            return False
+        broker.broker_addrs = {
+            key: value for key, value in broker.broker_addrs.items() if value != address
+        }
+        if not broker.broker_addrs:
+            del self.brokers[name]
+            self.drop_topics(name, ())
+        return True
+
+    def speaks_for_topics(self, name: str, broker_id: int) -> bool:
+        """The master defines the topics of a broker; without one the replica of lowest id."""
+        broker = self.brokers.get(name)
+        return broker is not None and broker_id == min(broker.broker_addrs)
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────
+
+    def put_topics(self, name: str, table: Mapping[str, TopicConfig], broker_id: int) -> None:
+        """Set the queues that broker *name* has of these topics."""
+        for topic, config in table.items():
+            permission = config.perm
+            if broker_id != MASTER_ID:  # an acting master takes no sends
+                permission &= ~Permission.WRITE
+            self._topics.setdefault(topic, {})[name] = QueueData(
+                broker_name=name,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=permission,
+                topic_sys_flag=config.topic_sys_flag,
+            )
+
+    def put_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Set a topic's queues at the brokers that are known."""
+        for queue in queues:
+            if queue.broker_name in self.brokers:
+                self._topics.setdefault(topic, {})[queue.broker_name] = queue
+
+    def drop_topics(self, name: str, keep: Iterable[str]) -> None:
+        """Forget all topics of broker *name* but *keep*."""
+        kept = frozenset(keep)
+        for topic in [
+            topic for topic, queues in self._topics.items() if name in queues and topic not in kept
+        ]:
+            self._drop(topic, name)
+
+    def drop_topic(self, topic: str, cluster: str = "") -> None:
+        """Forget a topic, everywhere or at the brokers of one cluster."""
+        for name in list(self._topics.get(topic, ())):
+            if not cluster or self._cluster_of(name) == cluster:
+                self._drop(topic, name)
+
+    def change_write_permission(self, name: str, is_allowed: bool) -> int:
+        """Set or clear the write bit of all queues of broker *name*; how many topics."""
+        count = 0
+        for queues in self._topics.values():
+            queue = queues.get(name)
+            if queue is not None:
+                write = Permission.WRITE
+                queue.perm = queue.perm | write if is_allowed else queue.perm & ~write
+                count += 1
+        return count
+
+    def _drop(self, topic: str, name: str) -> None:
+        queues = self._topics[topic]
+        del queues[name]
+        if not queues:
+            del self._topics[topic]
+
+    def _cluster_of(self, name: str) -> str:
+        broker = self.brokers.get(name)
+        return broker.cluster if broker is not None else ""
+
+    # ── questions ───────────────────────────────────────────────────────────────────────
+
+    def find(self, topic: str) -> RouteData | None:
+        """Queues and brokers of a topic; None if no live broker has it."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        return RouteData(
+            queue_datas=[queues[name] for name in sorted(queues)],
+            broker_datas=[self.brokers[name] for name in sorted(queues) if name in self.brokers],
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        clusters: dict[str, list[str]] = {}
+        for name in sorted(self.brokers):
+            clusters.setdefault(self.brokers[name].cluster, []).append(name)
+        return ClusterInfo(broker_addr_table=dict(self.brokers), cluster_addr_table=clusters)
+
+    def topics(self, cluster: str = "") -> list[str]:
+        """All topics, or those of one cluster."""
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            if not cluster or any(self._cluster_of(name) == cluster for name in queues)
+        ]
+
+    def unit_topics(self, *, has_unit: bool | None, has_unit_sub: bool | None) -> list[str]:
+        """Topics whose flags are as asked (None: either)."""
+
+        def fits(flag: int) -> bool:
+            return has_unit in (None, bool(flag & UNIT)) and has_unit_sub in (
+                None,
+                bool(flag & UNIT_SUB),
+            )
+
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            if any(fits(queue.topic_sys_flag) for queue in queues.values())
+        ]
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
