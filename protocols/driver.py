@@ -10,7 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from protocols import clock
 
@@ -80,8 +80,8 @@ class Driver(asyncio.Protocol, Generic[E]):
     # ── asyncio.Protocol ────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports are asyncio.Transports by what they do, not by class
+        transport = self.transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "")
