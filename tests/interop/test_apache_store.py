@@ -1,0 +1,121 @@
+"""
+An unmodified Apache RocketMQ 5.4 broker in our store's place, the directory on a store beside it.
+
+MQTT publish → gRPC receive and AMQP publish → consume → ack, through the same gateway.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+
+import aio_pika
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from tests.support.rocketmq_python import run_grpc_client
+
+from tests.support import apache_rocketmq
+from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.processes import Daemon, Daemons
+
+pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(240)]
+
+CONFIG = """\
+version: 1
+directory: {{cluster: beside, store: broker-d}}
+clusters:
+  apache: {{namesrv: ["{apache}"], broker_cluster: DefaultCluster}}
+  beside: {{namesrv: ["{beside}"]}}
+routes:
+  - name: default
+    to: [{{cluster: apache}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+    apache_rocketmq.require()
+    with ApacheCluster(tmp_path_factory.mktemp("apache"), flush="SYNC_FLUSH") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def gateway(apache: ApacheCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("gateway")
+    apache.admin("updateTopic", "-c", apache.cluster, "-t", "plants", "-r", "4", "-w", "4")
+    with Daemons(folder) as daemons:
+        namesrv = daemons.namesrv()
+        daemons.store(namesrv, "store.cluster=beside", name="broker-d")
+        config = folder / "gateway.yaml"
+        config.write_text(CONFIG.format(apache=apache.namesrv, beside=namesrv.addresses["namesrv"]))
+        yield daemons.gateway(namesrv, arguments=("-c", str(config)))
+
+
+def publish(port: int, topic: str, bodies: list[bytes]) -> None:
+    """paho, QoS 1; returns when every PUBACK is here."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="apache-publisher")
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    for body in bodies:
+        client.publish(topic, body, qos=1).wait_for_publish(20)
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_mqtt_publish_is_received_over_grpc(gateway: Daemon) -> None:
+    """The official RocketMQ 5 client pops from Apache, through us, what paho published."""
+    bodies = [b"reading %d" % number for number in range(10)]
+    publish(gateway.port("mqtt"), "plants/9/temp", bodies)
+    received = run_grpc_client(
+        "receive", gateway.port("grpc"), topic="plants", group="grpc-readers", count=len(bodies)
+    )
+    assert sorted(received) == sorted(body.decode() for body in bodies)
+
+
+async def test_amqp_publish_is_consumed_and_acknowledged(gateway: Daemon) -> None:
+    """A queue's messages come in order, a rejected one again, an acknowledged one never."""
+    url = f"amqp://guest:guest@127.0.0.1:{gateway.port('amqp')}/"
+    bodies = [f"job {number}".encode() for number in range(20)]
+    connection = await aio_pika.connect(url, timeout=10)
+    async with connection:
+        channel = await connection.channel()
+        jobs = await channel.declare_queue("jobs", durable=True)
+        for body in bodies:
+            message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+            await channel.default_exchange.publish(message, routing_key="jobs")
+        received: list[bytes] = []
+        async with asyncio.timeout(30):
+            async with jobs.iterator() as messages:
+                async for message in messages:
+                    if len(received) == 3 and not message.redelivered:
+                        await message.nack(requeue=True)
+                        continue
+                    received.append(message.body)
+                    await message.ack()
+                    if len(received) == len(bodies):
+                        break
+        assert sorted(received) == sorted(bodies)
+    connection = await aio_pika.connect(url, timeout=10)
+    async with connection:
+        channel = await connection.channel()
+        jobs = await channel.declare_queue("jobs", durable=True, passive=True)
+        assert jobs.declaration_result.message_count == 0
+        assert await jobs.get(fail=False) is None
+
+
+def test_mqtt_subscriber_reads_from_apache(gateway: Daemon) -> None:
+    """A filter is a light queue of the broker: live messages reach an MQTT subscriber."""
+    got: queue.Queue[bytes] = queue.Queue()
+    subscribed = threading.Event()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="apache-subscriber")
+    client.on_message = lambda *arguments: got.put(arguments[2].payload)
+    client.on_subscribe = lambda *arguments: subscribed.set()
+    client.on_connect = lambda *arguments: client.subscribe("plants/+/alarm", qos=1)
+    client.connect("127.0.0.1", gateway.port("mqtt"))
+    client.loop_start()
+    assert subscribed.wait(20)
+    publish(gateway.port("mqtt"), "plants/3/alarm", [b"fire"])
+    assert got.get(timeout=20) == b"fire"
+    client.disconnect()
+    client.loop_stop()
