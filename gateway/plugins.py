@@ -1,0 +1,79 @@
+"""
+Protocols by entry point (group ``gateway.protocols``): built-in ones come in by the same door.
+
+A protocol's module is imported only when a listener of it exists.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from gateway.config import ADMIN_PROTOCOL, Loaded, default_listener
+from protocols.adapter import ENTRY_POINT_GROUP, ProtocolAdapter
+from protocols.daemon.documents import KeyPath
+from protocols.errors import ConfigError
+
+_LISTENERS: Final = "listeners"
+
+
+def section_of(loaded: Loaded, name: str) -> dict[str, Any]:
+    """What an adapter is built from: its protocol's block with the listener's keys on top."""
+    listener = loaded.config.listeners[name]
+    shared = loaded.document.value.get(listener.protocol) or {}
+    own = (loaded.document.value.get(_LISTENERS) or {}).get(name) or {}
+    return {**shared, **default_listener(name), **own}
+
+
+def build_adapters(loaded: Loaded, *, skips_missing: bool = False) -> dict[str, ProtocolAdapter]:
+    """
+    An adapter for each enabled listener, none of them open yet; ``admin`` is not among them.
+
+    Args:
+        skips_missing: leave out protocols whose module is not there instead of refusing.
+
+    Raises:
+        ConfigError: all that the adapters say about their sections, with positions.
+    """
+    problems: list[str] = []
+    adapters: dict[str, ProtocolAdapter] = {}
+    for name, listener in loaded.config.listeners.items():
+        if not listener.enabled or listener.protocol == ADMIN_PROTOCOL:
+            continue
+        try:
+            kind = _load(listener.protocol)
+            adapters[name] = kind.from_config(name, section_of(loaded, name))
+        except ImportError as error:
+            if not skips_missing:
+                problems.append(f"listeners.{name}: protocol {listener.protocol}: {error}")
+        except ConfigError as error:
+            problems += [_with_position(loaded, name, line) for line in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return adapters
+
+
+def _load(protocol: str) -> type[ProtocolAdapter]:
+    points = [*entry_points(group=ENTRY_POINT_GROUP, name=protocol)]
+    if not points:
+        raise ConfigError([f"protocol: no plug-in '{protocol}' is installed"])
+    kind: type[ProtocolAdapter] = points[0].load()
+    return kind
+
+
+def _with_position(loaded: Loaded, name: str, line: str) -> str:
+    """*line* with file, line and column of the key it begins with."""
+    prefix = f"{_LISTENERS}.{name}"
+    text = line.removeprefix(prefix).removeprefix(".").removeprefix(": ")
+    key, separator, rest = text.partition(": ")
+    path: KeyPath = (_LISTENERS, name)
+    if separator and " " not in key:
+        parts = tuple(part for part in key.split(".") if part)
+        shared: Mapping[str, Any] = (
+            loaded.document.value.get(loaded.config.listeners[name].protocol) or {}
+        )
+        if parts and parts[0] in shared:
+            path = (loaded.config.listeners[name].protocol, *parts)
+        else:
+            path = (*path, *parts)
+        text = rest
+    return loaded.document.problem(path, text, of_key="unknown" in text or "xtra" in text)
