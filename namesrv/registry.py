@@ -58,6 +58,10 @@ class Registry:
         if problem := self._problem(given, now):
             return RegisterResult(refused=problem)
         known = self.leases.get(given.cluster, given.address)
+        if known is None and len(given.topics) == 1 and not given.is_full_table:
+            # What Apache's brokers send when one topic changed: taken for the whole table, it
+            # would hide the rest, whose version is the same.
+            return RegisterResult(refused="one topic of an unknown broker: register them all")
         if known is not None and known.broker != given.broker:
             self.unregister(known.cluster, known.broker, known.address)
             known = None

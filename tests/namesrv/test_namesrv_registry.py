@@ -15,7 +15,10 @@ def registration(**changes: object) -> Registration:
         "address": "127.0.0.1:1",
         "lease_s": 3.0,
         "data_version": DataVersion(timestamp=10, counter=5),
-        "topics": {"T": TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)},
+        "topics": {
+            "T": TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4),
+            "b": TopicConfig(topic_name="b"),
+        },
     }
     return Registration(**{**base, **changes})  # type: ignore[arg-type]
 
@@ -131,7 +134,7 @@ def test_full_table_makes_topics_vanish() -> None:
     table = {"U": TopicConfig(topic_name="U")}
     version = DataVersion(timestamp=11, counter=6)
     names.register(registration(topics=table, data_version=version), ONE, 0.1)
-    assert sorted(names.routes.topics()) == ["T", "U"]
+    assert sorted(names.routes.topics()) == ["T", "U", "b"]
     version = DataVersion(timestamp=12, counter=7)
     full = registration(topics=table, data_version=version, is_full_table=True)
     names.register(full, ONE, 0.2)
@@ -159,20 +162,30 @@ def test_write_permission() -> None:
     """Wiped and restored for all topics of a broker."""
     names = registry()
     names.register(registration(), ONE, 0.0)
-    assert names.routes.change_write_permission("b", False) == 1
+    assert names.routes.change_write_permission("b", False) == 2
     route = names.routes.find("T")
     assert route is not None
     assert route.queue_datas[0].perm == 4
-    assert names.routes.change_write_permission("b", True) == 1
+    assert names.routes.change_write_permission("b", True) == 2
     assert route.queue_datas[0].perm == 6
     assert names.routes.change_write_permission("unknown", True) == 0
 
 
 def test_topics_have_a_limit() -> None:
-    names = Registry(lost_s_max=1.0, topics_max=1)
+    names = Registry(lost_s_max=1.0, topics_max=2)
     names.register(registration(), ONE, 0.0)
-    table = {"T": TopicConfig(topic_name="T"), "U": TopicConfig(topic_name="U")}
-    assert "more than 1 topics" in names.register(registration(topics=table), ONE, 0.0).refused
+    table = {name: TopicConfig(topic_name=name) for name in ("T", "U", "V")}
+    assert "more than 2 topics" in names.register(registration(topics=table), ONE, 0.0).refused
+
+
+def test_single_topic_of_an_unknown_broker_is_refused() -> None:
+    """A broker that changed one topic sends that one alone: the rest must be known before."""
+    names = registry()
+    single = registration(topics={"T": TopicConfig(topic_name="T")})
+    assert "register them all" in names.register(single, ONE, 0.0).refused
+    assert names.routes.find("T") is None
+    names.register(registration(), ONE, 0.0)
+    assert names.register(single, ONE, 0.1).refused == ""
 
 
 def test_queues_only_of_known_brokers() -> None:

@@ -61,6 +61,7 @@ def register(body: bytes | None = None, **changes: str) -> RemotingCommand:
         "haServerAddr": "127.0.0.1:10912",
         "brokerId": "0",
         "heartbeatTimeoutMillis": "3000",
+        "isFullTable": "true",
     }
     if body is None:
         body = encode_body(RegisterBody(topic_config_serialize_wrapper=wrapper))
