@@ -115,8 +115,10 @@ class Batch:
         "done",
         "failures",
         "ids",
+        "is_admitted",
         "lane",
         "messages",
+        "next_index",
         "parts",
         "refused",
         "remaining",
@@ -155,6 +157,11 @@ class Batch:
         """Light queues that did not take a stored message, by index."""
 
         self.lane: Lane | None = None
+        self.next_index = 0
+        """The first message that has not been sent on yet."""
+
+        self.is_admitted = False
+        """The messages at ``next_index`` have waited as long as a throttle wanted."""
 
     def fail(self, start: int, stop: int, code: Code, hint: str) -> None:
         """One copy of each of the messages *start* to *stop* is refused."""

@@ -156,8 +156,7 @@ class TidegateLink:
             self._down_timer.cancel()
             self._down_timer = None
         self.state = LinkState.UP
-        waiting = self._frames.take_pending()
-        self._reroute(runs + waiting)
+        self._reroute(runs + self._frames.take_pending(everything=True))
         self.flush()
         self._changed(self)
 

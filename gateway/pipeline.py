@@ -1,0 +1,442 @@
+"""
+The pipeline: four verbs, written out.
+
+A publish passes identity → ACL → throttle → route → match → cluster, in that order; what was
+decided for a (call, head) is kept until a version changes, so a repeated head costs one
+dictionary hit. All posts of a tick leave as one frame per store. What is not yet in a written
+frame is decided again when a table changes: that is what the SUBACK barrier stands on.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+from gateway.clusters.batches import Batch, Lane, Run
+from gateway.clusters.client import ClusterClient
+from gateway.clusters.link import LinkState, StoreLink
+from gateway.decisions import Decider, Decision, RouteUnknown, catch_all
+from gateway.matching import MatchingTable
+from gateway.policy import Policy
+from gateway.receipts import Receipts
+from gateway.throttle import Bucket, release, take
+from protocols import clock
+from protocols.canonical import (
+    AckResult,
+    Call,
+    Delivery,
+    Head,
+    InvisibleTimeChange,
+    Message,
+    PopRequest,
+    ReceiptHandle,
+    SendResult,
+    SendResults,
+)
+from protocols.errors import Code, GatewayError, Refused
+from protocols.remoting.records import MessageIds
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.pipeline")
+
+DECISIONS_MAX: Final = 1 << 16
+"""Decisions kept, over all connections; the oldest quarter goes when it is full."""
+
+BODY_BYTES_MAX: Final = 4 << 20
+"""Largest body (RocketMQ's ``maxMessageSize``)."""
+
+MISSING_TOPIC_MS: Final = 1000
+"""How long a topic that was not found is not looked for again."""
+
+CATCH_ALL_QUEUES: Final = 4
+
+
+class GatewayPipeline:
+    """Implements ``protocols.pipeline.Pipeline``."""
+
+    def __init__(
+        self,
+        clusters: Mapping[str, ClusterClient],
+        matching: MatchingTable,
+        *,
+        policy: Policy,
+        default_cluster: str = "",
+    ) -> None:
+        self._clusters = clusters
+        self._matching = matching
+        self.decider = Decider(
+            clusters,
+            matching,
+            default_cluster=default_cluster or next(iter(clusters)),
+            policy=policy,
+        )
+        self._receipts = Receipts(clusters, self.decider)
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks("pipeline")
+        self._incoming: list[tuple[Call, Sequence[Message], Callable[[SendResults], None]]] = []
+        self._is_flush_due = False
+        self._decisions: dict[tuple[Call, Head], Decision] = {}
+        self._lanes: dict[Call, Lane] = {}
+        self._resumes: list[Callable[[], None]] = []
+        self._sequence = 0
+        self._turn = 0
+        self._seed = random.getrandbits(32)
+        self._ids = MessageIds(_own_address(), os.getpid(), self._seed)
+        for cluster in clusters.values():
+            cluster.listen(self)
+
+    def use(self, policy: Policy) -> None:
+        """From now on these rules; what was decided under others is decided again."""
+        self.decider.policy = policy
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self._receipts.close()
+
+    # ── send ────────────────────────────────────────────────────────────────────────────
+
+    def post(
+        self, call: Call, messages: Sequence[Message], done: Callable[[SendResults], None]
+    ) -> None:
+        self._incoming.append((call, messages, done))
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    async def send(self, call: Call, messages: Sequence[Message]) -> Sequence[SendResult]:
+        future: asyncio.Future[SendResults] = self._loop.create_future()
+
+        def done(results: SendResults) -> None:
+            if not future.done():
+                future.set_result(results)
+
+        self.post(call, messages, done)
+        results = await future
+        return [results[index] for index in range(len(results))]
+
+    def _flush(self) -> None:
+        """All posts of this tick: to their stores, in one frame each."""
+        self._is_flush_due = False
+        self._turn += 1
+        incoming, self._incoming = self._incoming, []
+        now_ms = clock.wall_ms()
+        stamp = self.decider.stamp
+        for call, messages, done in incoming:
+            batch = self._admit(call, messages, done, now_ms)
+            lane = batch.lane
+            assert lane is not None
+            if lane.parked or not self._dispatch(batch, stamp, now_ms):
+                lane.parked.append(batch)
+        self._flush_links()
+
+    def _flush_links(self) -> None:
+        for cluster in self._clusters.values():
+            for link in cluster.links.values():
+                link.flush()
+
+    def _admit(
+        self,
+        call: Call,
+        messages: Sequence[Message],
+        done: Callable[[SendResults], None],
+        now_ms: int,
+    ) -> Batch:
+        take_id = self._ids.take
+        self._sequence += 1
+        batch = Batch(
+            call,
+            messages,
+            [message.message_id.encode() or take_id(now_ms) for message in messages],
+            done,
+            sequence=self._sequence,
+            size_bytes=sum([len(message.body) for message in messages]),
+        )
+        lane = self._lanes.get(call)
+        if lane is None:
+            lane = self._lanes[call] = Lane(partial(self._forget_lane, call))
+        lane.batches.append(batch)
+        batch.lane = lane
+        return batch
+
+    def _forget_lane(self, call: Call) -> None:
+        self._lanes.pop(call, None)
+
+    def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:
+        """Send a batch on, from where it stopped; False: it waits and will be called again."""
+        messages = batch.messages
+        total = len(messages)
+        while batch.next_index < total:
+            start = batch.next_index
+            head = messages[start].head
+            stop = start + 1
+            if not self.decider.policy.routes.has_residuals:
+                while stop < total and messages[stop].head is head:
+                    stop += 1
+            try:
+                decision = self._decision(batch.call, head, stamp, now_ms, messages[start])
+            except RouteUnknown as unknown:
+                self._tasks.start(self._learn(unknown, batch), name=f"route {unknown.topic}")
+                return False
+            if decision.buckets and not self._throttled(batch, decision.buckets, start, stop):
+                return False
+            if batch.next_index == start:
+                batch.next_index = stop
+                self._submit(batch, start, stop, decision)
+        batch.settle(1)
+        return True
+
+    def _decision(
+        self, call: Call, head: Head, stamp: int, now_ms: int, message: Message
+    ) -> Decision:
+        key = (call, head)
+        decision = self._decisions.get(key)
+        if decision is not None and decision.stamp == stamp and not decision.is_over(now_ms):
+            return decision
+        if self.decider.policy.routes.has_residuals:
+            return self.decider.decide(
+                call, head, stamp=stamp, now_ms=now_ms, properties=message.properties
+            )
+        decision = self.decider.decide(call, head, stamp=stamp, now_ms=now_ms)
+        if len(self._decisions) >= DECISIONS_MAX:
+            for old in list(self._decisions)[: DECISIONS_MAX // 4]:
+                del self._decisions[old]
+        self._decisions[key] = decision
+        return decision
+
+    def _submit(self, batch: Batch, start: int, stop: int, decision: Decision) -> None:
+        """Hand messages of one head to the links of their copies."""
+        count = stop - start
+        batch.remaining += count
+        if decision.refusal is not None:
+            batch.fail(start, stop, decision.refusal.code, decision.refusal.hint)
+            return
+        if decision.is_unwanted:
+            batch.settle(count)
+            return
+        if batch.size_bytes > BODY_BYTES_MAX and self._split_large(batch, start, stop, decision):
+            return
+        try:
+            copies = decision.copies(self._turn)
+        except Refused as error:
+            batch.fail(start, stop, error.code, error.hint)
+            return
+        batch.remaining += count * (len(copies) - 1)
+        for copy in copies:
+            copy.link.submit(Run(batch, start, stop, copy))
+        if decision.mirrors:
+            self._mirror(batch, start, stop, decision)
+
+    def _split_large(self, batch: Batch, start: int, stop: int, decision: Decision) -> bool:
+        """Refuse bodies over the limit alone; False: there are none among these."""
+        large = [i for i in range(start, stop) if len(batch.messages[i].body) > BODY_BYTES_MAX]
+        if not large:
+            return False
+        size_bytes, batch.size_bytes = batch.size_bytes, 0
+        batch.remaining -= stop - start
+        for index in large:
+            batch.remaining += 1
+            batch.fail(
+                index,
+                index + 1,
+                Code.MESSAGE_BODY_TOO_LARGE,
+                f"at most {BODY_BYTES_MAX} bytes",
+            )
+        edges = [start - 1, *large, stop]
+        for before, after in pairwise(edges):
+            if after - before > 1:
+                self._submit(batch, before + 1, after, decision)
+        batch.size_bytes = size_bytes
+        return True
+
+    # ── throttle ────────────────────────────────────────────────────────────────────────
+
+    def _throttled(self, batch: Batch, buckets: Sequence[Bucket], start: int, stop: int) -> bool:
+        """Take from the buckets; False: wait. Refused messages are answered and stepped over."""
+        if batch.is_admitted:  # it has waited its time
+            batch.is_admitted = False
+            return True
+        count = stop - start
+        size_bytes = sum([len(batch.messages[index].body) for index in range(start, stop)])
+        verdict = take(buckets, count, size_bytes, clock.monotonic())
+        if verdict.refused_by:
+            hint = f"throttle {verdict.refused_by}; retry in {verdict.retry_s:.1f} s"
+            batch.remaining += count
+            batch.next_index = stop
+            batch.fail(start, stop, Code.TOO_MANY_REQUESTS, hint)
+            return True
+        done = batch.done
+
+        def released(results: SendResults) -> None:
+            release(buckets, count)
+            done(results)
+
+        batch.done = released
+        if verdict.delay_s > 0:
+            batch.is_admitted = True
+            self._loop.call_later(verdict.delay_s, self._resume, batch)
+            return False
+        return True
+
+    # ── waiting for a route ─────────────────────────────────────────────────────────────
+
+    async def _learn(self, unknown: RouteUnknown, batch: Batch) -> None:
+        """Load the route of a topic (or create the catch-all), then go on with *batch*."""
+        cluster, topic = unknown.cluster, unknown.topic
+        try:
+            route = await cluster.routes.load(topic)
+            if route is None and topic == catch_all(batch.call.tenant):
+                await cluster.create_topic(topic, CATCH_ALL_QUEUES)
+            elif route is None:
+                self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
+        except GatewayError as error:
+            logger.warning("topic %s: %s", topic, error)
+            self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
+        self._resume(batch)
+
+    def _resume(self, batch: Batch) -> None:
+        """Go on with a parked batch and those behind it."""
+        lane = batch.lane
+        assert lane is not None
+        now_ms = clock.wall_ms()
+        while lane.parked and self._dispatch(lane.parked[0], self.decider.stamp, now_ms):
+            lane.parked.popleft()
+        self._flush_links()
+
+    # ── routing again ───────────────────────────────────────────────────────────────────
+
+    def tables_changed(self) -> None:
+        """The matching table changed: what is in no written frame is routed again, now."""
+        runs: list[Run] = []
+        for cluster in self._clusters.values():
+            for link in cluster.links.values():
+                runs += link.take_pending()
+        self.reroute(runs)
+
+    def reroute(self, runs: list[Run]) -> None:
+        """Decide again about messages that reached no store, in their order of arrival."""
+        if not runs:
+            return
+        runs.sort(key=lambda run: (run.batch.sequence, run.start))
+        stamp, now_ms = self.decider.stamp, clock.wall_ms()
+        for run in runs:
+            batch = run.batch
+            if not run.copy.is_only:  # its other copies may be stored: the same store, or none
+                if run.copy.link.state is LinkState.DOWN:
+                    run.fail(Code.HA_NOT_AVAILABLE, f"store {run.copy.link.broker} is away")
+                else:
+                    run.copy.link.submit(run)
+                continue
+            batch.remaining -= run.count  # counted again below
+            message = batch.messages[run.start]
+            try:
+                decision = self._decision(batch.call, message.head, stamp, now_ms, message)
+            except RouteUnknown as unknown:
+                batch.remaining += run.count
+                run.fail(Code.HA_NOT_AVAILABLE, f"the route of {unknown.topic} is unknown")
+                continue
+            self._submit(batch, run.start, run.stop, decision)
+        self._flush_links()
+
+    def link_changed(self, link: StoreLink) -> None:
+        """A store went away or came back: what waits for it may go elsewhere, or is refused."""
+        if link.state is LinkState.LOST:
+            self.reroute(link.take_pending())
+        elif link.state is LinkState.DOWN:
+            self.reroute(link.take_pending(everything=True))
+        self.link_cleared()
+
+    def routes_changed(self, cluster: ClusterClient) -> None:
+        """Decisions see the new versions; nothing is kept here."""
+
+    # ── back-pressure ───────────────────────────────────────────────────────────────────
+
+    def is_congested(self, call: Call) -> bool:
+        store = self.decider.store_of(call)
+        for cluster in self._clusters.values():
+            for link in cluster.links.values():
+                if (not store or link.broker == store) and link.is_congested:
+                    return True
+        return False
+
+    def when_clear(self, resume: Callable[[], None]) -> None:
+        self._resumes.append(resume)
+        if not any(self._congested_links()):
+            self._loop.call_soon(self.link_cleared)
+
+    def link_cleared(self) -> None:
+        """Let those go on who stopped reading."""
+        if self._resumes and not any(self._congested_links()):
+            resumes, self._resumes = self._resumes, []
+            for resume in resumes:
+                resume()
+
+    def _congested_links(self) -> list[bool]:
+        return [
+            link.is_congested
+            for cluster in self._clusters.values()
+            for link in cluster.links.values()
+        ]
+
+    # ── mirrors ─────────────────────────────────────────────────────────────────────────
+
+    def _mirror(self, batch: Batch, start: int, stop: int, decision: Decision) -> None:
+        """Copies to other clusters: never awaited, dropped when those are behind."""
+        for mirror in decision.mirrors:
+            cluster = self._clusters.get(mirror.cluster)
+            if cluster is None or any(link.is_congested for link in cluster.links.values()):
+                continue
+            chosen = [
+                index
+                for index in range(start, stop)
+                if mirror.percent >= 100 or random.random() * 100 < mirror.percent
+            ]
+            if not chosen:
+                continue
+            try:
+                head = batch.messages[start].head
+                copied = self.decider.mirrored(batch.call, head, mirror, now_ms=clock.wall_ms())
+            except RouteUnknown as unknown:
+                self._tasks.start(self._load_mirror(unknown), name=f"mirror {unknown.topic}")
+                continue
+            copy_batch = Batch(
+                batch.call,
+                [batch.messages[index] for index in chosen],
+                [batch.ids[index] for index in chosen],
+                lambda results: None,
+                sequence=batch.sequence,
+                size_bytes=sum([len(batch.messages[index].body) for index in chosen]),
+            )
+            self._submit(copy_batch, 0, len(chosen), copied)
+
+    async def _load_mirror(self, unknown: RouteUnknown) -> None:
+        """The messages that met an unknown route are not mirrored; the next ones are."""
+        try:
+            await unknown.cluster.routes.load(unknown.topic)
+        except GatewayError as error:
+            logger.warning("mirror topic %s: %s", unknown.topic, error)
+
+    # ── pop, ack ────────────────────────────────────────────────────────────────────────
+
+    async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
+        return await self._receipts.pop(call, request)
+
+    async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
+        return await self._receipts.ack(handles)
+
+    async def change_invisible_time(
+        self, call: Call, changes: Sequence[InvisibleTimeChange]
+    ) -> list[AckResult]:
+        return await self._receipts.change(changes)
+
+
+def _own_address() -> bytes:
+    """Four bytes for message ids: our address as the name service has it, or loopback."""
+    try:
+        return socket.inet_aton(socket.gethostbyname(socket.gethostname()))
+    except OSError:
+        return socket.inet_aton("127.0.0.1")
