@@ -1,0 +1,66 @@
+package tidegate;
+
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+
+/**
+ * Consumes --topic until --count messages were accepted. With --reject n the first n deliveries
+ * are printed and refused (RECONSUME_LATER with delay level 1). Prints "ready" when it has queues.
+ */
+public final class PushConsumer {
+    public static void main(String[] arguments) throws Exception {
+        Options options = new Options(arguments);
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(options.text("group", "tidegate-push"), options.hook());
+        consumer.setNamesrvAddr(options.text("address", ""));
+        consumer.setInstanceName("push" + System.nanoTime());
+        consumer.setConsumeFromWhere(
+            ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
+        if (options.values.containsKey("broadcast")) {
+            consumer.setMessageModel(MessageModel.BROADCASTING);
+        }
+        consumer.subscribe(options.text("topic", ""), options.text("tag", "*"));
+        CountDownLatch left = new CountDownLatch(options.number("count", 1));
+        int[] reject = {options.number("reject", 0)};
+        if (options.values.containsKey("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    Options.print(message);
+                    left.countDown();
+                }
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    Options.print(message);
+                    synchronized (reject) {
+                        if (reject[0] > 0) {
+                            reject[0]--;
+                            context.setDelayLevelWhenNextConsume(1);
+                            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                        }
+                    }
+                    left.countDown();
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        System.out.println("ready");
+        boolean isDone = left.await(options.number("timeout-ms", 40_000), TimeUnit.MILLISECONDS);
+        if (isDone && options.values.containsKey("linger-ms")) {
+            Thread.sleep(options.number("linger-ms", 0));
+        }
+        consumer.shutdown();
+        System.exit(isDone ? 0 : 1);
+    }
+}
