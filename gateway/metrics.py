@@ -62,6 +62,11 @@ class Registry:
         found = children.get(tuple(sorted(labels.items())))
         return 0.0 if found is None else found.value
 
+    def total(self, name: str) -> float:
+        """What all children of a counter stand at together."""
+        _, children = self._counters.get(name, ("", {}))
+        return sum(child.value for child in children.values())
+
     def expose(self) -> tuple[bytes, str]:
         """The page for Prometheus and its content type."""
         from prometheus_client import CollectorRegistry

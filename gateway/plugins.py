@@ -52,6 +52,11 @@ def build_adapters(loaded: Loaded, *, skips_missing: bool = False) -> dict[str, 
     return adapters
 
 
+def build_adapter(name: str, section: Mapping[str, Any]) -> ProtocolAdapter:
+    """The adapter of one listener, from what ``section_of`` gave. Raises ConfigError."""
+    return _load(str(section["protocol"])).from_config(name, section)
+
+
 def _load(protocol: str) -> type[ProtocolAdapter]:
     points = [*entry_points(group=ENTRY_POINT_GROUP, name=protocol)]
     if not points:

@@ -1,0 +1,128 @@
+"""
+The open doors: one task for each adapter, opened, closed and opened again together.
+
+A gateway whose lease has ended closes all of them, with every client connection, and opens them
+on the same ports when it has joined again. A reload touches only listeners that changed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from protocols.adapter import ProtocolAdapter
+from protocols.driver import split_bind
+from protocols.errors import GatewayError
+from protocols.pipeline import Services
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.listeners")
+
+OPEN_S_MAX: Final = 15.0
+CLOSE_S_MAX: Final = 15.0
+
+Section = Mapping[str, Any]
+Make = Callable[[str, Section], ProtocolAdapter]
+
+
+class CannotListen(GatewayError):
+    """A socket could not be opened."""
+
+
+class _Door(NamedTuple):
+    section: Section
+    task: asyncio.Task[None]
+
+
+class Listeners:
+    """All protocol listeners of a gateway."""
+
+    def __init__(self, make: Make) -> None:
+        self.addresses: dict[str, str] = {}
+        """Listener → ``host:port`` that is bound now."""
+
+        self._make = make
+        self._tasks = Tasks("listeners")
+        self._doors: dict[str, _Door] = {}
+        self._sections: dict[str, Section] = {}
+        self._ports: dict[str, str] = {}
+        self._opened = asyncio.Event()
+
+    def opened(self, name: str, host: str, port: int) -> None:
+        """For adapters: ``Services.listening``."""
+        shown = f"[{host}]" if ":" in host else host
+        self.addresses[name] = self._ports[name] = f"{shown}:{port}"
+        self._opened.set()
+
+    @property
+    def closed_names(self) -> list[str]:
+        """Listeners that should be open and are not."""
+        return sorted(set(self._sections) - set(self.addresses))
+
+    async def apply(self, sections: Mapping[str, Section], services: Services) -> None:
+        """
+        Make *sections* the open ones: close what went or changed, open what is new.
+
+        Raises CannotListen; what is open by then stays open.
+        """
+        for name in list(self._doors):
+            if name not in sections or self._doors[name].section != sections[name]:
+                self._ports.pop(name, None)
+                await self._close(name)
+        self._sections = dict(sections)
+        await self.open(services)
+
+    async def open(self, services: Services) -> None:
+        """Open every listener that is not. Raises CannotListen for the first that cannot be."""
+        wanted = [name for name in self._sections if name not in self._doors]
+        for name in wanted:
+            section = self._section_with_port(name)
+            adapter = self._make(name, section)
+            task = self._tasks.start(self._serve(name, adapter, services), name=name)
+            self._doors[name] = _Door(self._sections[name], task)
+        try:
+            async with asyncio.timeout(OPEN_S_MAX):
+                while missing := [name for name in wanted if name not in self.addresses]:
+                    await self._next_opened(missing)
+        except TimeoutError:
+            raise CannotListen(f"listener {missing[0]} did not open") from None
+
+    async def close(self) -> None:
+        """Close all; each adapter answers what is in flight and tells its clients."""
+        await asyncio.gather(*(self._close(name) for name in list(self._doors)))
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _section_with_port(self, name: str) -> Section:
+        """Port 0 is taken once: when a listener opens again, its clients look where it was."""
+        section = self._sections[name]
+        if name in self._ports and split_bind(str(section["bind"]))[1] == 0:
+            return {**section, "bind": self._ports[name]}
+        return section
+
+    async def _next_opened(self, missing: list[str]) -> None:
+        """Wait until a listener opened. Raises CannotListen if one of *missing* has ended."""
+        self._opened.clear()
+        tasks = {name: self._doors[name].task for name in missing}
+        waiter = self._tasks.start(self._opened.wait(), name="opened")
+        await asyncio.wait({waiter, *tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        for name, task in tasks.items():
+            if task.done() and name not in self.addresses:
+                bind = self._sections[name].get("bind")
+                self._doors.pop(name)
+                error = None if task.cancelled() else task.exception()
+                raise CannotListen(f"listener {name} cannot listen on {bind}: {error}")
+
+    async def _serve(self, name: str, adapter: ProtocolAdapter, services: Services) -> None:
+        try:
+            await adapter.serve(services)
+        finally:
+            self.addresses.pop(name, None)
+
+    async def _close(self, name: str) -> None:
+        door = self._doors.pop(name)
+        door.task.cancel()
+        _, pending = await asyncio.wait({door.task}, timeout=CLOSE_S_MAX)
+        if pending:
+            logger.warning("listener %s did not close within %d s", name, CLOSE_S_MAX)
