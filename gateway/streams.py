@@ -1,0 +1,336 @@
+"""
+One logical stream: its parts at the stores, their credit, and what the client holds.
+
+Credit is absolute on both sides. Towards the adapter: at most ``total`` deliveries since the
+stream was opened. Towards each store: a limit since its part was opened. What was handed over
+plus all parts' open windows never exceeds ``total``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.clusters.link import LinkState, StoreLink
+from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
+from protocols.errors import Code, GatewayError
+from protocols.pipeline import DeliverySink
+from protocols.remoting.private import AckAction, AckItem, MarkItem
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.deliveries")
+
+RESUME_S_MAX: Final = 5.0
+"""How long the in-flight deliveries of a resumed session may take to arrive."""
+
+BALANCE_S_MIN: Final = 0.02
+BALANCE_S_MAX: Final = 1.0
+"""How soon, and at most how seldom, credit moves from an idle store to one without any."""
+
+
+class Part:
+    """One store's end of a logical stream."""
+
+    __slots__ = ("count", "group", "holds", "is_open", "limit", "link", "resuming_count", "stream")
+
+    def __init__(self, link: StoreLink) -> None:
+        self.link = link
+        self.stream = link.new_stream()
+        self.group = 0
+        self.limit = 0
+        """Deliveries the store may send since the part was opened."""
+
+        self.count = 0
+        """Deliveries it has sent since."""
+
+        self.holds: dict[int, int] = {}
+        """Entry position → current grant of what the client has not acked."""
+
+        self.is_open = False
+        self.resuming_count = 0
+        """In-flight deliveries of a resumed group that are still to come."""
+
+    @property
+    def window(self) -> int:
+        """What the store may still send."""
+        return max(0, self.limit - self.count) if self.is_open else 0
+
+
+class LogicalStream:
+    """Implements ``protocols.pipeline.DeliveryStream`` and, for the links, ``StreamPort``."""
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        sink: DeliverySink,
+        tasks: Tasks,
+        *,
+        forget: Callable[["LogicalStream"], None],
+    ) -> None:
+        self.spec = spec
+        self.total = 0
+        """May have received so many since the stream was opened."""
+
+        self.delivered = 0
+        self._sink = sink
+        self._tasks = tasks
+        self._forget = forget
+        self._parts: dict[tuple[str, str], Part] = {}
+        self._is_over = False
+        self._resumed = asyncio.Event()
+        self._balance_timer: asyncio.TimerHandle | None = None
+        self._balance_s = BALANCE_S_MIN
+        self._opening: set[tuple[str, str]] = set()
+
+    # ── parts ───────────────────────────────────────────────────────────────────────────
+
+    async def open_part(self, link: StoreLink, *, credit: int) -> None:
+        """Open the group and the stream at one store. Raises Refused."""
+        part = Part(link)
+        part.group = await link.open_group(self.spec)
+        await self._open(part, credit, is_resuming=self.spec.is_inherited)
+
+    async def reopen_part(self, link: StoreLink) -> None:
+        """
+        The store is up again, or for the first time since the stream was opened.
+
+        A group it does not know begins at its epoch start: nothing stored there since it came
+        up is missed.
+        """
+        key = (link.cluster, link.broker)
+        part = self._parts.get(key)
+        if self._is_over or key in self._opening or (part is not None and part.is_open):
+            return
+        self._opening.add(key)
+        try:
+            part = part or Part(link)
+            part.group = await link.open_group(self.spec, start=Start.EPOCH.value)
+            await self._open(part, 0, is_resuming=False)
+        finally:
+            self._opening.discard(key)
+        self.deal()
+
+    async def _open(self, part: Part, credit: int, *, is_resuming: bool) -> None:
+        link = part.link
+        self._parts[link.cluster, link.broker] = part
+        part.limit, part.count, part.resuming_count = credit, 0, 0
+        part.is_open = True  # deliveries may come before the answer
+        try:
+            in_flight = await link.open_stream(
+                part.stream,
+                part.group,
+                self.spec,
+                self,
+                credit=credit,
+                holds=list(part.holds.items()),
+                is_resuming=is_resuming,
+            )
+        except GatewayError:
+            part.is_open = False
+            raise
+        if self._is_over:
+            await link.close_stream(part.stream)
+            return
+        if is_resuming:
+            part.resuming_count = in_flight
+            self._check_resumed()
+
+    async def resumed(self) -> None:
+        """Wait until what was in flight has been handed to the sink. Raises TimeoutError."""
+        self._check_resumed()
+        async with asyncio.timeout(RESUME_S_MAX):
+            await self._resumed.wait()
+
+    def _check_resumed(self) -> None:
+        if all(part.count >= part.resuming_count for part in self._parts.values()):
+            self._resumed.set()
+
+    # ── StreamPort ──────────────────────────────────────────────────────────────────────
+
+    def arrived(self, link: StoreLink, deliveries: list[Delivery]) -> None:
+        part = self._parts.get((link.cluster, link.broker))
+        if part is None or self._is_over:
+            return
+        part.count += len(deliveries)
+        if not self.spec.is_auto_ack:
+            deliveries = self._hold(part, deliveries)
+        self.delivered += len(deliveries)
+        if deliveries:
+            self._sink.deliver(deliveries)
+        if not self._resumed.is_set():
+            self._check_resumed()
+        self._balance_s = BALANCE_S_MIN
+        if part.window == 0:
+            self._balance_soon()
+
+    def _hold(self, part: Part, deliveries: list[Delivery]) -> list[Delivery]:
+        """Note what the client now holds; what it held before a reconnect is no news to it."""
+        news: list[Delivery] = []
+        holds = part.holds
+        for delivery in deliveries:
+            handle = delivery.handle
+            if handle.position not in holds:
+                news.append(delivery)
+            holds[handle.position] = handle.grant
+        return news
+
+    def ended(self, link: StoreLink, code: Code, hint: str) -> None:
+        if code == Code.HA_NOT_AVAILABLE:
+            self.lost(link)  # our presence ended there: opened again when the link is greeted
+            return
+        if not self._is_over:
+            self._tasks.start(self.close(), name=f"end {self.spec.name}")
+            self._is_over = True
+            self._sink.ended(code, hint)
+
+    def lost(self, link: StoreLink) -> None:
+        part = self._parts.get((link.cluster, link.broker))
+        if part is not None:
+            part.is_open = False
+            part.resuming_count = 0
+            self._check_resumed()
+            self.deal()
+
+    # ── credit ──────────────────────────────────────────────────────────────────────────
+
+    def allow(self, total: int) -> None:
+        if total > self.total:
+            self.total = total
+            self.deal()
+
+    def deal(self) -> None:
+        """Give what is not given yet to the parts with the smallest windows."""
+        parts = [part for part in self._parts.values() if part.is_open]
+        unused = self.total - self.delivered - sum([part.window for part in parts])
+        if unused <= 0 or not parts or self._is_over:
+            return
+        if len(parts) == 1:
+            self._give(parts[0], unused)
+            return
+        parts.sort(key=lambda part: part.window)
+        level = (unused + sum([part.window for part in parts])) // len(parts)
+        for part in parts:
+            share = min(unused, max(0, level - part.window))
+            if share:
+                self._give(part, share)
+                unused -= share
+        for part in parts[:unused]:  # less than one each is left
+            self._give(part, 1)
+
+    def _give(self, part: Part, count: int) -> None:
+        part.limit = max(part.limit, part.count) + count
+        part.link.set_credit(part.stream, part.limit)
+
+    def _balance_soon(self) -> None:
+        if self._balance_timer is None and len(self._parts) > 1 and not self._is_over:
+            loop = asyncio.get_running_loop()
+            self._balance_timer = loop.call_later(self._balance_s, self._balance)
+
+    def _balance(self) -> None:
+        """A store without credit may have messages: take half of what an idle one has."""
+        self._balance_timer = None
+        parts = [part for part in self._parts.values() if part.is_open]
+        if self._is_over or not any(part.window == 0 for part in parts):
+            return
+        donor = max(parts, key=lambda part: part.window)
+        if donor.window == 0:
+            return  # all is used; the next ``allow`` deals
+        if donor.window == 1:  # a single credit goes round, ever more slowly
+            self._balance_s = min(self._balance_s * 2, BALANCE_S_MAX)
+        self._tasks.start(self._reclaim(donor), name=f"balance {self.spec.name}")
+
+    async def _reclaim(self, donor: Part) -> None:
+        limit = donor.count + donor.window // 2
+        poor = [part for part in self._parts.values() if part.is_open and part.window == 0]
+        try:
+            await donor.link.reclaim_credit(donor.stream, limit)
+        except GatewayError as error:
+            logger.info("could not take credit back from %s: %s", donor.link.broker, error)
+            return
+        if donor.is_open:
+            donor.limit = max(limit, donor.count)
+        free = self.total - self.delivered - sum([part.window for part in self._parts.values()])
+        for part in poor:
+            if free > 0 and part.is_open:
+                share = max(1, free // len(poor))
+                self._give(part, share)
+                free -= share
+        self._balance_soon()
+
+    # ── receipts ────────────────────────────────────────────────────────────────────────
+
+    def ack(self, handles: Sequence[ReceiptHandle]) -> None:
+        self._settle(handles, AckAction.ACK)
+
+    def release(self, handles: Sequence[ReceiptHandle], *, is_sent: bool = True) -> None:
+        self._settle(handles, AckAction.CHANGE if is_sent else AckAction.RELEASE)
+
+    def _settle(self, handles: Sequence[ReceiptHandle], action: AckAction) -> None:
+        items: dict[Part, list[AckItem]] = {}
+        for handle in handles:
+            part = self._parts.get((handle.cluster, handle.broker))
+            if part is not None:
+                grant = part.holds.pop(handle.position, handle.grant)
+                item = AckItem(part.group or handle.group, handle.position, grant, action)
+                items.setdefault(part, []).append(item)
+        for part, found in items.items():
+            part.link.ack(0, found, None)
+
+    def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
+        for part, items in self._marks(marks).items():
+            part.link.mark(items)
+
+    async def mark_durably(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> bool:
+        found = self._marks(marks)
+        try:
+            results = await asyncio.gather(
+                *(part.link.mark_durably(items) for part, items in found.items())
+            )
+        except GatewayError as error:
+            logger.info("group %s: marks are not on disk: %s", self.spec.name, error)
+            return False
+        return all(results)
+
+    def _marks(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> dict[Part, list[MarkItem]]:
+        items: dict[Part, list[MarkItem]] = {}
+        for handle, packet_id, stage in marks:
+            part = self._parts.get((handle.cluster, handle.broker))
+            if part is not None:
+                grant = part.holds.get(handle.position, handle.grant)
+                item = MarkItem(part.group, handle.position, grant, packet_id, stage)
+                items.setdefault(part, []).append(item)
+        return items
+
+    # ── changes ─────────────────────────────────────────────────────────────────────────
+
+    async def change_reads(self, spec: GroupSpec) -> None:
+        self.spec = spec
+        parts = [part for part in self._parts.values() if part.is_open]
+        results = await asyncio.gather(
+            *(part.link.open_group(spec) for part in parts), return_exceptions=True
+        )
+        for part, result in zip(parts, results, strict=True):
+            if isinstance(result, int):
+                part.group = result
+            elif part.link.state is LinkState.UP:
+                raise result
+
+    async def close(self, *, drop_group: bool = False) -> None:
+        self._is_over = True
+        self._forget(self)
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
+            self._balance_timer = None
+        await asyncio.gather(
+            *(self._close_part(part, drop_group=drop_group) for part in self._parts.values())
+        )
+
+    async def _close_part(self, part: Part, *, drop_group: bool) -> None:
+        try:
+            if part.is_open:
+                part.is_open = False
+                await part.link.close_stream(part.stream)
+            if drop_group and part.link.state is LinkState.UP:
+                await part.link.drop_group(self.spec.name, self.spec.owner_epoch)
+        except GatewayError as error:
+            logger.info("closing %s at %s: %s", self.spec.name, part.link.broker, error)

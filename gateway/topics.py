@@ -1,0 +1,79 @@
+"""Topics and their message queues, from the route caches; reads by offset."""
+
+from collections.abc import Mapping
+
+from gateway.clusters.client import ClusterClient, RunningLink
+from gateway.clusters.routes import TopicRoute
+from gateway.decisions import Decider
+from gateway.mapping import is_system_topic
+from gateway.pipeline import GatewayPipeline
+from gateway.rules import Facts
+from protocols.canonical import StoredMessage
+from protocols.errors import Code, Refused
+from protocols.pipeline import TopicInfo
+
+
+class GatewayTopics:
+    """Implements ``protocols.pipeline.Topics``."""
+
+    def __init__(self, clusters: Mapping[str, ClusterClient], pipeline: GatewayPipeline) -> None:
+        self._clusters = clusters
+        self._decider: Decider = pipeline.decider
+
+    async def find(self, topic: str) -> TopicInfo | None:
+        for cluster in self._homes(topic):
+            route = await cluster.routes.load(topic)
+            if route is not None:
+                return _info(cluster, route)
+        return None
+
+    async def create(self, topic: str, *, queue_count: int = 4) -> TopicInfo:
+        if is_system_topic(topic) and not topic.startswith("%"):
+            raise Refused(Code.ILLEGAL_TOPIC, topic, "this topic belongs to the brokers")
+        cluster = self._homes(topic)[0]
+        return _info(cluster, await cluster.create_topic(topic, queue_count))
+
+    def names(self) -> list[str]:
+        return sorted(
+            {
+                topic
+                for cluster in self._clusters.values()
+                for topic in cluster.routes.topics
+                if not is_system_topic(topic)
+                and topic not in cluster.links
+                and topic != cluster.routes.broker_cluster
+            }
+        )
+
+    async def read(
+        self, topic: str, broker: str, queue_id: int, offset: int, count: int, wait_ms: int
+    ) -> tuple[list[StoredMessage], int, int]:
+        link = self._link(topic, broker)
+        return await link.read(topic, queue_id, offset, count, wait_ms)
+
+    async def offset(self, topic: str, broker: str, queue_id: int, *, at_ms: int) -> int:
+        return await self._link(topic, broker).offset(topic, queue_id, at_ms)
+
+    def _homes(self, topic: str) -> list[ClusterClient]:
+        """The clusters that the routes name for a topic, then the default."""
+        facts = Facts(operation="consume", subject=topic, topic=topic)
+        targets = self._decider.policy.routes.consume_targets(facts)
+        names = [*(target.cluster for target in targets), self._decider.default_cluster]
+        return [self._clusters[name] for name in dict.fromkeys(names) if name in self._clusters]
+
+    def _link(self, topic: str, broker: str) -> RunningLink:
+        """Where *broker* keeps the topic; its name may be ``<cluster>.<broker>``."""
+        for cluster in self._homes(topic):
+            for name in (broker, broker.removeprefix(cluster.name + ".")):
+                if name in cluster.links:
+                    return cluster.link(name)
+        raise Refused(Code.NOT_FOUND, broker, "no such store")
+
+
+def _info(cluster: ClusterClient, route: TopicRoute) -> TopicInfo:
+    queues = tuple(
+        (broker, queue_id, perm)
+        for broker, readable, writable, perm in route.queues
+        for queue_id in range(max(readable, writable))
+    )
+    return TopicInfo(route.topic, cluster.name, queues)
