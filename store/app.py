@@ -1,0 +1,237 @@
+"""One message store: its disk, engine, writer thread, listener and registration."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from protocols import clock
+from protocols.daemon.config import ClusterAuth
+from protocols.driver import split_bind
+from protocols.errors import ConfigError
+from protocols.remoting.private import FRAME_BYTES_MAX
+from protocols.remoting.records import MessageIds, encode_host
+from protocols.remoting.server import RemotingHandler, RemotingServer, serve_remoting
+from protocols.tasks import Tasks
+from store.answers import EngineConfig
+from store.committer import Committer, LazyDisk
+from store.config import StoreConfig
+from store.disk import RealDisk
+from store.engine import Engine
+from store.handlers.context import Context
+from store.handlers.presence import Presences
+from store.handlers.streams import Streams
+from store.handlers.system_topics import system_topics
+from store.handlers.waits import Waits
+from store.metrics import collect
+from store.registration import Registration
+from store.server import StoreServer
+
+logger = logging.getLogger("tidegate.store")
+
+LOOPBACK = ("127.", "::1", "localhost")
+HOUSEKEEPING_S = 0.2
+"""How often the background thread is asked whether it has a segment or a snapshot to make."""
+
+DRAIN_STEP_S = 0.001
+
+REMOTING_FRAME_BYTES_MAX = 16 << 20
+"""Netty's default for brokers; private frames keep to ``FRAME_BYTES_MAX``."""
+
+
+class Store:
+    """
+    A store as a daemon, or as a part of a LOCAL process.
+
+    Args:
+        config: the ``store:`` block.
+        auth: the cluster's credential; without one the store binds to loopback only.
+    """
+
+    def __init__(self, config: StoreConfig, *, auth: ClusterAuth | None = None) -> None:
+        self.config = config
+        self._auth = auth
+        self._secret = auth.read_secret().decode() if auth is not None else ""
+        if not self._secret and not config.bind.startswith(LOOPBACK):
+            raise ConfigError(
+                [f"store.bind: {config.bind} is not loopback: configure cluster_auth first"]
+            )
+        self._tasks = Tasks("store")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
+        self._disk = RealDisk(str(config.data))
+        self._writer_disk = LazyDisk(str(config.data)) if config.flush == "async" else self._disk
+        self._engine: Engine | None = None
+        self._server: StoreServer | None = None
+        self._listener: RemotingServer | None = None
+        self._committer: Committer | None = None
+        self._registration: Registration | None = None
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Recover the log, listen, register. Returns when serving."""
+        loop = asyncio.get_running_loop()
+        engine = self._engine = Engine(self._disk, self._engine_config())
+        report = await loop.run_in_executor(self._background, engine.recover, clock.read())
+        logger.info(
+            "recovered: epoch %d, %d records in %d blocks, log end %d, %d torn bytes",
+            report.epoch,
+            report.record_count,
+            report.block_count,
+            report.end,
+            report.torn_bytes,
+        )
+        config = self.config
+        context = Context(
+            config=config,
+            engine=engine,
+            waits=Waits(waiting_max=config.limits.waiting_max),
+            streams=Streams(engine, lost_s=config.lost_ms_max / 1000),
+            presences=Presences(
+                lost_s=config.lost_ms_max / 1000, silence_s=config.silence_ms_max / 1000
+            ),
+            secret=self._secret,
+            system_topics=system_topics(config),
+        )
+        server = self._server = StoreServer(context)
+        context.counters = server.counters
+        committer = self._committer = Committer(
+            self._writer_disk, done=server.committed, failed=server.failed
+        )
+        committer.start()
+        self._listener = await serve_remoting(
+            server,
+            config.bind,
+            frame_bytes_max=max(REMOTING_FRAME_BYTES_MAX, FRAME_BYTES_MAX),
+            connections_max=config.limits.connections_max,
+        )
+        await self._advertise(context, self._listener.address)
+        server.use(committer)
+        self._tasks.start(self._keep_house(engine), name="housekeeping")
+        self._registration = Registration(context, server.topics_changed, auth=self._auth)
+        self._registration.start()
+
+    async def stop(self) -> None:
+        """Unregister, make durable what was accepted, answer it, close."""
+        if self._registration is not None:
+            await self._registration.stop()
+        if self._listener is not None:
+            self._listener.stop_accepting()
+        await self._tasks.close()
+        if self._server is not None and self._engine is not None:
+            await self._settle(self._engine)
+        if self._listener is not None:
+            await self._listener.close()
+        self._background.shutdown()
+        self._disk.close()
+        if self._writer_disk is not self._disk:
+            self._writer_disk.close()
+
+    async def reload(self) -> None:
+        """Nothing of a store changes while it runs; its topics and groups do, by request."""
+
+    def ready_line(self) -> str:
+        return f"store {self.config.name} remoting={self.bound_address}"
+
+    # ── for others ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as advertised."""
+        assert self._server is not None, "not started"
+        return self._server.context.address
+
+    @property
+    def bound_address(self) -> str:
+        """``host:port`` of the listener."""
+        assert self._listener is not None, "not started"
+        return self._listener.address
+
+    @property
+    def is_healthy(self) -> bool:
+        """False before the start, and once a write or sync has failed."""
+        return self._server is not None and self._server.counters.is_healthy
+
+    def local_handler(self) -> RemotingHandler:
+        """Where LOCAL mode's in-memory transport hands in its commands."""
+        assert self._server is not None, "not started"
+        return self._server
+
+    def metrics(self) -> Mapping[str, float]:
+        """Name → value, for ``tidegate_store_<name>``."""
+        assert self._server is not None, "not started"
+        return collect(self._server.context.engine, self._server.counters)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _engine_config(self) -> EngineConfig:
+        config = self.config
+        limits = config.limits
+        return EngineConfig(
+            segment_bytes=config.segment_bytes,
+            log_bytes_max=limits.log_bytes_max,
+            disk_free_bytes_min=limits.disk_free_bytes_min,
+            retention_s=config.retention_hours * 3600,
+            lease_s=config.lease_ms / 1000,
+            auto_create_queue_count=config.topic_queue_count if config.auto_create_topics else 0,
+        )
+
+    async def _advertise(self, context: Context, bound: str) -> None:
+        """Settle by which address clients reach us, and the IP that records carry."""
+        context.address = self.config.advertise or bound
+        host, port = split_bind(context.address)
+        if context.address.startswith(("0.0.0.0:", "[::]:", ":::")):
+            host = socket.gethostname()
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, family=socket.AF_INET)
+        except socket.gaierror as error:
+            raise ConfigError([f"store.advertise: {host} has no IPv4 address: {error}"]) from error
+        ip = str(found[0][4][0])
+        if not self.config.advertise:
+            context.address = f"{ip}:{port}"
+        context.ip_address = f"{ip}:{port}"
+        context.store_host = encode_host(context.ip_address)
+        seed = int.from_bytes(os.urandom(4), "big")
+        context.ids = MessageIds(context.store_host, os.getpid(), seed)
+
+    async def _keep_house(self, engine: Engine) -> None:
+        """Make segments ahead of need and write snapshots, in the background thread."""
+        loop = asyncio.get_running_loop()
+        while True:
+            segment = engine.segment_wanted()
+            if segment is not None:
+                while not await loop.run_in_executor(self._background, segment.execute, self._disk):
+                    pass
+                engine.segment_prepared(segment)
+            snapshot = engine.snapshot_due(clock.read())
+            if snapshot is not None:
+                await loop.run_in_executor(self._background, snapshot.execute, self._disk)
+                engine.snapshot_written(snapshot)
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _settle(self, engine: Engine) -> None:
+        """The closing block and everything before it become durable; then the last snapshot."""
+        server, committer = self._server, self._committer
+        assert server is not None
+        assert committer is not None
+        server.stop()
+        engine.close(clock.read())
+        await self._drain(engine, committer)
+        await committer.close()
+        snapshot = (
+            None if committer.has_failed else engine.snapshot_due(clock.read(), is_forced=True)
+        )
+        if snapshot is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._background, snapshot.execute, self._disk)
+
+    async def _drain(self, engine: Engine, committer: Committer) -> None:
+        """Until all that the engine has built is durable, or the disk has failed."""
+        while (engine.has_writes or committer.out_count) and not committer.has_failed:
+            batch = engine.take_writes() if committer.has_room else None
+            if batch is not None:
+                committer.submit(batch)
+            await asyncio.sleep(DRAIN_STEP_S)

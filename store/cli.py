@@ -1,0 +1,34 @@
+"""``tidegate store``: run one message store."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from protocols.daemon import config as documents
+from protocols.daemon.cli import daemon_options, fail_config
+from protocols.daemon.lifecycle import run
+from protocols.errors import ConfigError
+from store.app import Store
+from store.config import StoreConfig
+
+
+@click.command("store")
+@daemon_options
+def command(
+    config: Path | None,
+    data: Path | None,
+    settings: tuple[str, ...],
+    pid_file: Path | None,
+    log_level: str,
+) -> None:
+    """Run a message store: one log, acknowledged after fdatasync."""
+    try:
+        document = documents.read(config, settings)
+        checked = documents.section(document, "store", StoreConfig)
+        auth = documents.cluster_auth(document)
+    except ConfigError as error:
+        fail_config(error)
+    if data is not None:
+        checked = checked.model_copy(update={"data": data})
+    sys.exit(run(lambda: Store(checked, auth=auth), pid_file=pid_file, log_level=log_level))

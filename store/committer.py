@@ -1,0 +1,133 @@
+"""
+The writer thread: all that is pending, one write, one fdatasync, one wake-up.
+
+The event loop hands in what the engine has built; while the thread syncs, more gathers, so
+commits grow with the load and need no timer (performance rule 5). The engine itself is never
+touched from the thread.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from protocols import clock
+from store.disk import Buffer, Disk, RealDisk
+from store.engine import WriteBatch
+
+logger = logging.getLogger("tidegate.store.committer")
+
+OUT_MAX: Final = 2
+"""Batches handed to the thread at a time: one is synced while the next waits at the door."""
+
+LAZY_SYNC_S: Final = 0.5
+"""``flush: async``: how far the disk may lag behind (Apache's flushIntervalCommitLog)."""
+
+
+class LazyDisk(RealDisk):
+    """
+    ``flush: async``: a sync waits until half a second's worth has gathered.
+
+    Only for the writer thread's batches; segments and snapshots are made durable as ever.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self._synced_at = 0.0
+        self._dirty: set[str] = set()
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        self._dirty.add(name)
+        super().write(name, offset, buffers)
+
+    def sync(self, name: str) -> None:
+        if clock.monotonic() - self._synced_at >= LAZY_SYNC_S:
+            self.sync_all()
+
+    def sync_all(self) -> None:
+        while self._dirty:
+            super().sync(self._dirty.pop())
+        self._synced_at = clock.monotonic()
+
+
+class Committer:
+    """
+    Makes batches durable in order, off the event loop.
+
+    Args:
+        disk: what batches are executed on.
+        done: called on the loop with each batch that is durable, and its seconds.
+        failed: called on the loop, once, with the first error. Nothing is written after it.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        done: Callable[[WriteBatch, float], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._disk = disk
+        self._done = done
+        self._failed = failed
+        self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._ended = asyncio.Event()
+        self.out_count = 0
+        """Batches handed in and not yet done."""
+
+        self.has_failed = False
+        self.last_s: deque[float] = deque(maxlen=100)
+        """Seconds of the last commits."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a batch handed in now would be next."""
+        return self.out_count < OUT_MAX and not self.has_failed
+
+    def submit(self, batch: WriteBatch) -> None:
+        """Make *batch* durable after all before it; on the loop, never blocks."""
+        self.out_count += 1
+        self._queue.put(batch)
+
+    async def close(self) -> None:
+        """Finish what was handed in, then end the thread."""
+        if self._thread.ident is None:
+            return
+        self._queue.put(None)
+        await self._ended.wait()
+        self._thread.join()
+
+    def _on_done(self, batch: WriteBatch, seconds: float) -> None:
+        self.out_count -= 1
+        self.last_s.append(seconds)
+        self._done(batch, seconds)
+
+    def _on_failed(self, error: Exception) -> None:
+        self.has_failed = True
+        self._failed(error)
+
+    def _run(self) -> None:
+        """The thread."""
+        try:
+            while (batch := self._queue.get()) is not None:
+                started = clock.monotonic()
+                batch.execute(self._disk)
+                self._tell(self._on_done, batch, clock.monotonic() - started)
+            if isinstance(self._disk, LazyDisk):
+                self._disk.sync_all()
+        except Exception as error:
+            self._tell(self._on_failed, error)
+        finally:
+            self._tell(self._ended.set)
+
+    def _tell(self, callback: Callable[..., object], *values: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *values)

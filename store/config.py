@@ -1,0 +1,123 @@
+"""The ``store:`` block of the configuration. The text under a field is its manual."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from protocols.daemon.config import ConfigModel
+from protocols.driver import split_bind
+
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,127}$"
+"""Characters Apache's tools accept in broker and cluster names."""
+
+
+def split_addresses(value: object) -> object:
+    """Name server lists are a YAML list or ``a:p;b:p`` everywhere (interfaces page)."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(";") if item.strip()]
+    return value
+
+
+Addresses = Annotated[tuple[str, ...], BeforeValidator(split_addresses)]
+
+
+class LimitsConfig(ConfigModel):
+    """Every bound of the store, by name."""
+
+    message_bytes_max: int = Field(default=4 << 20, ge=1024, le=15 << 20)
+    """Largest message body; larger ones are answered MESSAGE_ILLEGAL (Apache's default)."""
+
+    pending_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
+    """Bytes accepted and not yet synced. Beyond it standard clients are told SYSTEM_BUSY and
+    gateway connections are not read."""
+
+    pull_bytes_max: int = Field(default=256 << 10, ge=1024)
+    """Bytes of one pull or pop answer (Apache: maxTransferBytesOnMessageInMemory)."""
+
+    pull_count_max: int = Field(default=1024, ge=1)
+    """Messages of one pull answer, whatever the client asks for."""
+
+    waiting_max: int = Field(default=100_000, ge=1)
+    """Long polls held at a time (Apache: maxPopPollingSize); more are answered at once."""
+
+    connections_max: int = Field(default=10_000, ge=1)
+    """Open connections; one more is closed at once."""
+
+    log_bytes_max: int = Field(default=64 << 30, ge=4 << 20)
+    """Bytes the log may take on disk; the last two segments are a reserve for acks, grants and
+    deletions (store page, rule 6)."""
+
+    disk_free_bytes_min: int = Field(default=256 << 20, ge=0)
+    """Free bytes of the file system below which sends are refused."""
+
+
+class StoreConfig(ConfigModel):
+    """A message store."""
+
+    bind: str = "127.0.0.1:10911"
+    """Address it listens on; port 0 takes any."""
+
+    advertise: str = ""
+    """``host:port`` that clients and gateways reach it by; empty: the bound address."""
+
+    namesrv: Addresses = ()
+    """Name servers it registers with."""
+
+    name: str = Field(default="broker-a", pattern=NAME_PATTERN)
+    """Broker name: unique in its cluster, and the same over restarts."""
+
+    cluster: str = Field(default="DefaultCluster", pattern=NAME_PATTERN)
+    """Broker cluster it belongs to."""
+
+    directory: bool = False
+    """Whether it keeps the gateways' directory and leases; one store of all does."""
+
+    flush: Literal["sync", "async"] = "sync"
+    """``sync``: acknowledged means fdatasync has returned. ``async``: acknowledged when
+    written; a crash of the machine (not of the process) may lose the last moments."""
+
+    data: Path = Path("data/store")
+    """Folder of its log and snapshots."""
+
+    segment_bytes: int = Field(default=256 << 20, ge=1 << 20, le=1 << 30)
+    """Size of one log file."""
+
+    retention_hours: int = Field(default=72, ge=1)
+    """How long messages that nobody is owed are kept (Apache's fileReservedTime)."""
+
+    auto_create_topics: bool = True
+    """A send to an unknown topic creates it with the queues of TBW102 (Apache's default)."""
+
+    topic_queue_count: int = Field(default=4, ge=1, le=1024)
+    """Message queues of a topic that is created without a number."""
+
+    heartbeat_ms: int = Field(default=1000, ge=100, le=30_000)
+    """How often the name servers hear that it is alive."""
+
+    silence_ms_max: int = Field(default=3000, ge=500, le=60_000)
+    """A gateway that was silent for so long loses its presence: its streams' deliveries
+    return (semantics: Lease and presence)."""
+
+    lost_ms_max: int = Field(default=1000, ge=0, le=60_000)
+    """A gateway whose data connection was lost for so long loses its presence."""
+
+    lease_ms: int = Field(default=3000, ge=500, le=60_000)
+    """Term of a gateway's lease (directory store)."""
+
+    limits: LimitsConfig = LimitsConfig()
+    """Bounds of buffers and waits."""
+
+    @field_validator("bind", "advertise")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        if value:
+            split_bind(value)
+        return value
+
+    @field_validator("namesrv")
+    @classmethod
+    def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            split_bind(address)
+        return value

@@ -1,0 +1,174 @@
+"""
+What handlers work with: the engine, who is connected, what waits.
+
+A handler is a plain function: it gets the context, the connection and the request, and returns
+the answer, or None when the answer comes later (``when_durable``, ``Waits``). It never awaits:
+one event loop serves all, and the engine is a library of quick calls.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from protocols import clock
+from protocols.clock import Now
+from protocols.errors import Code, Refused
+from protocols.remoting.codes import ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.private import AckAction, AckItem
+from protocols.remoting.records import NO_HOST, MessageIds, decode_record
+from store.answers import Granted, Pending, TopicConfig
+from store.config import StoreConfig
+from store.engine import Engine
+from store.handlers.client_table import ClientTable, QueueLocks
+from store.handlers.connection import Connection
+from store.handlers.popped import PoppedTable
+from store.handlers.presence import GatewayKey, Presences
+from store.handlers.streams import Streams
+from store.handlers.waits import Waits
+from store.metrics import ServerCounters
+
+logger = logging.getLogger("tidegate.store")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """One store, as its handlers see it."""
+
+    config: StoreConfig
+    engine: Engine
+    waits: Waits
+    streams: Streams
+    presences: Presences
+    secret: str = ""
+    """Shared secret of the cluster; empty: connections need no credential."""
+
+    address: str = ""
+    """``host:port`` as advertised to clients and gateways."""
+
+    ip_address: str = ""
+    """The same as ``ip:port``, for store hosts of records."""
+
+    store_host: bytes = b"\x00" * 8
+    """``ip_address`` as records carry it."""
+
+    ids: MessageIds = field(default_factory=lambda: MessageIds(NO_HOST, 0, 0))
+    """Makes message ids for producers that set none."""
+
+    system_topics: dict[str, TopicConfig] = field(default_factory=dict)
+    """Names every broker registers; they are not in the log."""
+
+    clients: ClientTable = field(default_factory=ClientTable)
+    locks: QueueLocks = field(default_factory=QueueLocks)
+    popped: PoppedTable = field(default_factory=PoppedTable)
+    owner_epochs: dict[int, int] = field(default_factory=dict)
+    """Highest owner epoch that opened each group in this run."""
+
+    resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """(group, topic, queue id) → offset that an operator set: the next pull is sent there."""
+
+    counters: ServerCounters = field(default_factory=ServerCounters)
+    started: clock.Now = field(default_factory=clock.read)
+
+    def topic(self, name: str) -> TopicConfig | None:
+        """A topic of the log, or a system topic."""
+        return self.engine.topics.get(name) or self.system_topics.get(name)
+
+    def store_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at *offset* was stored; 0: there is none."""
+        position = self.engine.entry_position(topic, queue_id, offset)
+        if position < 0:
+            return 0
+        try:
+            return decode_record(self.engine.record_at(position)).store_ms
+        except Refused:
+            return 0
+
+    def pop_groups(self, group: str) -> list[str]:
+        """Names of the engine's groups behind a RocketMQ group: one for each topic it pops."""
+        prefix = f"rmq/{group}/"
+        return [name for name in self.engine.group_names() if name.startswith(prefix)]
+
+    def popped_topics(self, group: str) -> set[str]:
+        return {name.split("/", 2)[2] for name in self.pop_groups(group)}
+
+    def done_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """
+        Offset below which everything is done for a RocketMQ group; -1: it has not begun.
+
+        Readers by offset have committed it. For a group that pops it follows from its cursor.
+        """
+        number = self.engine.group_number(f"rmq/{group}/{topic}")
+        if not number:
+            return self.engine.query_offset(group, topic, queue_id)
+        cursor = self.engine.group_state(number).cursor
+        low, high = self.engine.offset_range(topic, queue_id)
+        while low < high:  # entry positions rise with the offset
+            middle = (low + high) // 2
+            if self.engine.entry_position(topic, queue_id, middle) < cursor:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    @property
+    def is_busy(self) -> bool:
+        """More is waiting for the disk than we want to hold."""
+        return self.engine.pending_bytes > self.config.limits.pending_bytes_max
+
+    def when_durable(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        pending: Pending[T],
+        make: Callable[[T], RemotingCommand],
+    ) -> None:
+        """Answer *request* with what *make* makes of the result, once it is durable."""
+        if pending.is_done:
+            connection.answer(request, make(pending.result()))
+            return
+
+        def notify(done: Pending[T]) -> None:
+            if done.error is not None:
+                connection.answer(request, not_available(request, str(done.error)))
+            else:
+                connection.answer(request, make(done.value))
+
+        pending.notify = notify
+
+    def end_gateway(self, key: GatewayKey, code: Code, remark: str, now: Now) -> None:
+        """This epoch of a gateway is over at this store, and every one before it."""
+        for presence in list(self.presences.live()):
+            if presence.key.gateway == key.gateway and presence.key.epoch <= key.epoch:
+                self.presences.end(presence.key)
+        self.streams.end_gateway(key, code, remark, now)
+
+    def read_record(self, group: int, grant: Granted, now: Now) -> bytes | None:
+        """The message of a delivery; None (and the entry done) if it cannot be read any more."""
+        try:
+            return self.engine.record_at(grant.record_position)
+        except Refused as error:
+            logger.error("entry %d of group %d is lost: %s", grant.position, group, error.hint)
+            self.engine.ack(self.engine.epoch, (AckItem(group, grant.position, grant.grant),), now)
+            return None
+
+    def release(self, group: int, granted: Sequence[Granted], now: Now) -> None:
+        """Put back what was taken and not sent; no attempt counts."""
+        items = [AckItem(group, g.position, g.grant, AckAction.RELEASE) for g in granted]
+        self.engine.ack(self.engine.epoch, items, now)
+
+    def require_directory(self) -> None:
+        """Raise Refused unless this is the directory store."""
+        if not self.config.directory:
+            raise Refused(Code.UNSUPPORTED, self.config.name, "this is not the directory store")
+
+
+Handler = Callable[[Context, Connection, RemotingCommand], RemotingCommand | None]
+
+
+def not_available(request: RemotingCommand, remark: str) -> RemotingCommand:
+    """The answer when the disk has failed: never an acknowledgement."""
+    return request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)

@@ -1,0 +1,128 @@
+"""
+HELLO, SEND, SETTLE and FENCE: a gateway makes itself known and hands in frames.
+
+Frames are numbered and run once; the engine judges (store page, rule 11). A fenced epoch is
+told GO_AWAY, one whose presence has ended SERVICE_NOT_AVAILABLE until it says HELLO anew.
+"""
+
+from protocols import clock
+from protocols.errors import Code, Refused
+from protocols.remoting.codes import ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.private import (
+    Fence,
+    Hello,
+    HelloAnswer,
+    PrivateCode,
+    Settle,
+    decode_send,
+    encode_body,
+    encode_send_answer,
+)
+from store.handlers.bodies import decode
+from store.handlers.connection import Connection
+from store.handlers.context import Context, Handler
+from store.handlers.presence import GatewayKey
+
+FEATURES = ("streams", "pop", "retained", "directory")
+
+
+def hello(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Who connects; repeated, it is a sign of life and tells the lease's age."""
+    told = decode(request, Hello)
+    now = clock.read()
+    key = GatewayKey(told.gateway, told.gateway_epoch)
+    if told.gateway_epoch:
+        if context.engine.is_fenced(*key):
+            return request.answer(ResponseCode.GO_AWAY, remark="this gateway epoch is fenced")
+        renewed_at = now.monotonic - told.lease_renewed_ms_ago / 1000
+        if not context.presences.may_enter(key, renewed_at=renewed_at, opened_at=connection.opened):
+            return request.answer(
+                ResponseCode.SERVICE_NOT_AVAILABLE, remark="renew the lease first"
+            )
+        connection.presence = context.presences.enter(
+            key, connection, is_control=told.is_control, now=now.monotonic
+        )
+    connection.gateway = key
+    connection.is_control = told.is_control
+    answer = HelloAnswer(
+        cluster=context.config.cluster,
+        broker=context.config.name,
+        advertise=context.ip_address,
+        log_id=context.engine.log_id,
+        store_epoch=context.engine.epoch,
+        is_directory_store=context.config.directory,
+        last_frame=context.engine.last_frame(*key),
+        features=FEATURES,
+        now_ms=now.wall_ms,
+    )
+    return request.answer(body=encode_body(answer))
+
+
+def send(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """A numbered frame of messages; answered when it is durable."""
+    gateway = live_gateway(context, connection, request)
+    if isinstance(gateway, RemotingCommand):
+        return gateway
+    frame = decode_send(request.body)
+    if frame.gateway_epoch != gateway.epoch:
+        raise Refused(Code.PRECONDITION_FAILED, gateway.gateway, "frame of another epoch")
+    pending = context.engine.send(gateway.gateway, frame, clock.read())
+    context.when_durable(
+        connection, request, pending, lambda answer: request.answer(body=encode_send_answer(answer))
+    )
+    return None
+
+
+def settle(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """What became of a frame whose answer was lost."""
+    asked = decode(request, Settle)
+    pending = context.engine.settle(asked.gateway, asked.gateway_epoch, asked.frame, clock.read())
+    context.when_durable(
+        connection, request, pending, lambda answer: request.answer(body=encode_body(answer))
+    )
+    return None
+
+
+def fence(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Refuse an epoch for good; its streams end at once, the answer waits for the disk."""
+    told = decode(request, Fence)
+    now = clock.read()
+    pending = context.engine.fence(told.gateway, told.gateway_epoch, now)
+    context.end_gateway(
+        GatewayKey(told.gateway, told.gateway_epoch), Code.PRECONDITION_FAILED, "fenced", now
+    )
+    context.when_durable(connection, request, pending, lambda _: request.answer())
+    return None
+
+
+def live_gateway(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> GatewayKey | RemotingCommand:
+    """The gateway behind *connection*, or the answer that refuses it."""
+    key = connection.gateway
+    if key is None or not key.epoch:
+        raise Refused(Code.FORBIDDEN, connection.address, "say HELLO with a gateway epoch first")
+    if context.engine.is_fenced(*key):
+        return request.answer(ResponseCode.GO_AWAY, remark="this gateway epoch is fenced")
+    if connection.presence is None or connection.presence.is_ended:
+        return request.answer(
+            ResponseCode.SERVICE_NOT_AVAILABLE, remark="presence has ended: say HELLO again"
+        )
+    return key
+
+
+HANDLERS: dict[int, Handler] = {
+    PrivateCode.HELLO: hello,
+    PrivateCode.SEND: send,
+    PrivateCode.SETTLE: settle,
+    PrivateCode.FENCE: fence,
+}

@@ -1,0 +1,181 @@
+"""Pull by offset (11, 361): what Spark, pull consumers and Apache's push consumers use."""
+
+from functools import partial
+from typing import NamedTuple
+
+from protocols import clock
+from protocols.errors import Code, Refused
+from protocols.remoting.codes import Permission, PullFlag, RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.headers import PullHeader, pull_header
+from store.answers import ReadResult, ReadStatus
+from store.handlers.connection import Connection
+from store.handlers.context import Context, Handler
+from store.handlers.subscription_groups import is_retry_topic, use_group
+from store.handlers.tags import parse_tags
+from store.handlers.topics import can, no_such_topic
+
+SUSPEND_MS_MAX = 60_000
+"""Longest long poll; clients ask for 15 or 20 s."""
+
+FORBIDDEN_GROUP = "2"
+FORBIDDEN_TOPIC = "3"
+"""``ForbiddenType``: why a pull was refused."""
+
+CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_NEW: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_MATCH: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_LARGE: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class Pull(NamedTuple):
+    """A pull that may wait."""
+
+    header: PullHeader
+    tags: frozenset[str]
+    count_max: int
+    bytes_max: int
+
+
+def pull(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Messages from an offset on; waits for the first one if asked to."""
+    header = pull_header(request.fields)
+    config = context.topic(header.topic)
+    if config is None:
+        return no_such_topic(request, header.topic)
+    if not can(config, Permission.READ):
+        return _forbidden(request, FORBIDDEN_TOPIC, f"topic[{header.topic}] pulling is forbidden")
+    if not 0 <= header.queue_id < max(config.read_queue_count, 1):
+        raise Refused(
+            Code.BAD_REQUEST,
+            header.topic,
+            f"queueId[{header.queue_id}] is illegal, topic:"
+            f"[{header.topic}] readQueueNums:[{config.read_queue_count}]",
+        )
+    group = use_group(context, header.group, clock.read())
+    if not group.consume_enable:
+        return _forbidden(
+            request, FORBIDDEN_GROUP, f"subscription group no permission, {header.group}"
+        )
+    _commit(context, header)
+    limits = context.config.limits
+    wanted = Pull(
+        header,
+        _tags(context, header),
+        max(1, min(header.count_max, limits.pull_count_max)),
+        min(header.bytes_max or limits.pull_bytes_max, limits.pull_bytes_max),
+    )
+    reset = context.resets.pop((header.group, header.topic, header.queue_id), None)
+    if reset is not None:
+        return _offset_reset(context, request, header, reset)
+    waits = header.sys_flag & PullFlag.SUSPEND and header.suspend_ms > 0
+    if not _attempt(context, connection, request, wanted, not waits):
+        context.waits.add(
+            connection,
+            ((header.topic, header.queue_id),),
+            wait_s=min(header.suspend_ms, SUSPEND_MS_MAX) / 1000,
+            wake=partial(_attempt, context, connection, request, wanted, False),
+            expire=partial(_attempt, context, connection, request, wanted, True),
+        )
+    return None
+
+
+def _attempt(
+    context: Context,
+    connection: Connection,
+    request: RemotingCommand,
+    wanted: Pull,
+    is_final: bool,
+) -> bool:
+    """Answer with what there is; True: answered."""
+    header = wanted.header
+    result = context.engine.read(
+        header.topic,
+        header.queue_id,
+        header.queue_offset,
+        wanted.count_max,
+        wanted.bytes_max,
+        wanted.tags,
+    )
+    is_empty = result.status is ReadStatus.NO_NEW or (
+        result.status is ReadStatus.NO_QUEUE and header.queue_offset <= 0
+    )
+    if is_empty and not is_final:
+        return False
+    fields = _answer_fields(result)
+    connection.answer(
+        request,
+        request.answer(
+            CODES[result.status],
+            fields,
+            b"".join(result.records),
+            remark=result.status.name,
+        ),
+    )
+    return True
+
+
+def _answer_fields(result: ReadResult) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(result.next_offset),
+        "minOffset": str(result.min_offset),
+        "maxOffset": str(result.max_offset),
+        "offsetDelta": "0",
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }
+
+
+def _offset_reset(
+    context: Context, request: RemotingCommand, header: PullHeader, offset: int
+) -> RemotingCommand:
+    """An operator has moved the group: the client goes on there."""
+    low, high = context.engine.offset_range(header.topic, header.queue_id)
+    result = ReadResult(ReadStatus.OFFSET_TOO_SMALL, [], offset, low, high)
+    return request.answer(
+        ResponseCode.PULL_OFFSET_MOVED, _answer_fields(result), remark="OFFSET_RESET"
+    )
+
+
+def _commit(context: Context, header: PullHeader) -> None:
+    """The offset that rides along with a pull (flag 1)."""
+    if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+        key = (header.group, header.topic, header.queue_id)
+        known = context.engine.query_offset(*key)
+        if key not in context.resets and known != header.commit_offset:
+            context.engine.commit_offsets([(*key, header.commit_offset)], clock.read())
+
+
+def _tags(context: Context, header: PullHeader) -> frozenset[str]:
+    """What the client filters by: its header, or the subscription of its heartbeat."""
+    if is_retry_topic(header.topic):
+        return frozenset()
+    if header.sys_flag & PullFlag.SUBSCRIPTION:
+        kind, expression = header.expression_type, header.subscription
+    else:
+        known = context.clients.subscription(header.group, header.topic)
+        if known is None:
+            return frozenset()  # the client filters again: an unknown subscription costs bytes only
+        kind, expression = known.expression_type, known.expression
+    if kind not in ("TAG", ""):
+        raise Refused(
+            Code.ILLEGAL_FILTER_EXPRESSION, header.topic, f"{kind} expressions are not supported"
+        )
+    return parse_tags(expression)
+
+
+def _forbidden(request: RemotingCommand, kind: str, remark: str) -> RemotingCommand:
+    return request.answer(ResponseCode.NO_PERMISSION, {"forbiddenType": kind}, remark=remark)
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.PULL_MESSAGE: pull,
+    RequestCode.LITE_PULL_MESSAGE: pull,
+}

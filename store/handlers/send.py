@@ -1,0 +1,331 @@
+"""
+Messages in by standard codes: 10, 310, 320, and send-backs (36).
+
+A record is built once, in the form it is stored in. Delayed and transactional messages are
+refused until the store keeps timers and half messages: storing them as plain ones would
+deliver them early. A send-back is appended again at once for the same reason: its delay is
+not kept yet.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from protocols import clock
+from protocols.canonical import StoredMessage
+from protocols.clock import Now
+from protocols.errors import Code, PeerError, Refused
+from protocols.remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic, retry_topic
+from protocols.remoting.headers import SendHeader, int_field, send_header, text_field
+from protocols.remoting.records import (
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    decode_record,
+    encode_host,
+    encode_properties,
+    encode_record,
+    offset_message_id,
+)
+from store.answers import AppendRecord, AppendResult, TopicConfig
+from store.handlers.answers import response_code
+from store.handlers.connection import Connection
+from store.handlers.context import Context, Handler
+from store.handlers.names import check_topic_name
+from store.handlers.subscription_groups import use_group
+from store.handlers.system_topics import FORBIDDEN_TO_CLIENTS, READ_WRITE, is_system_topic
+from store.handlers.topics import can, no_such_topic
+
+REGION: Final = "DefaultRegion"
+BATCH_COUNT_MAX: Final = 10_000
+NAMES_STORE_OWNS: Final = frozenset(
+    ("POP_CK", "POP_CK_OFFSET", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "CLUSTER")
+)
+"""Properties that a client may not set: dropped (semantics: Who gets a publish)."""
+
+NAMES_OF_DELAY: Final = frozenset(
+    ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+)
+_BATCH_HEAD: Final = struct.Struct(">IIIiI")
+_U16: Final = struct.Struct(">H")
+
+
+class Draft(NamedTuple):
+    """A message before it is a record."""
+
+    body: bytes | memoryview
+    flag: int
+    properties: bytes
+
+
+def send(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """One message, or a batch that is taken apart; answered when durable."""
+    header = send_header(request)
+    if context.is_busy:
+        context.counters.busy += 1
+        return request.answer(
+            ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD] too much is waiting for the disk"
+        )
+    now = clock.read()
+    config = _topic(context, header, now)
+    if config is None:
+        return no_such_topic(request, header.topic)
+    if not can(config, Permission.WRITE):
+        return request.answer(
+            ResponseCode.NO_PERMISSION, remark=f"the topic[{header.topic}] sending is forbidden"
+        )
+    if header.queue_id >= max(config.read_queue_count, config.write_queue_count):
+        raise Refused(
+            Code.BAD_REQUEST,
+            header.topic,
+            f"request queueId[{header.queue_id}] is illegal, {config.name} has "
+            f"{config.write_queue_count}",
+        )
+    if header.is_batch:
+        drafts = split_batch(request.body)
+    else:
+        drafts = [Draft(request.body, header.flag, header.properties.encode())]
+    topic = _after_attempts(context, header, now)
+    records, ids = _records(context, connection, header, topic, drafts, now)
+    pending = context.engine.append(records, now)
+    context.when_durable(
+        connection,
+        request,
+        pending,
+        lambda results: _answer(context, request, header, results, ids),
+    )
+    return None
+
+
+def split_batch(body: bytes | memoryview) -> list[Draft]:
+    """The members of a client batch (320). Raises PeerError if a length lies outside."""
+    view = memoryview(body)
+    drafts: list[Draft] = []
+    at = 0
+    while at < len(view):
+        try:
+            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(view, at)
+            start = at + _BATCH_HEAD.size
+            (properties_size,) = _U16.unpack_from(view, start + body_size)
+        except struct.error as error:
+            raise PeerError(f"batch: {error}") from error
+        end = start + body_size + _U16.size + properties_size
+        if end != at + size or end > len(view):
+            raise PeerError(f"batch: member of {size} bytes at {at} does not fit")
+        text = bytes(view[end - properties_size : end])
+        drafts.append(Draft(view[start : start + body_size], flag, text))
+        at = end
+    if not drafts or len(drafts) > BATCH_COUNT_MAX:
+        raise Refused(Code.BAD_REQUEST, "batch", f"{len(drafts)} messages, 1 to {BATCH_COUNT_MAX}")
+    return drafts
+
+
+def _topic(context: Context, header: SendHeader, now: Now) -> TopicConfig | None:
+    """The topic to send to, made if a producer may; None: there is none."""
+    name = header.topic
+    check_topic_name(name)
+    if name in FORBIDDEN_TO_CLIENTS or name.startswith("rmq_sys_"):
+        raise Refused(Code.FORBIDDEN, name, f"sending to the system topic [{name}] is forbidden")
+    config = context.topic(name)
+    if config is not None:
+        return config
+    if name.startswith(RETRY_PREFIX):
+        use_group(context, name[len(RETRY_PREFIX) :], now)
+        return context.topic(name)
+    template = context.topic(header.default_topic)
+    if template is None or not can(template, Permission.INHERIT) or is_system_topic(name):
+        return None
+    count = max(1, min(header.default_queue_count, template.write_queue_count))
+    made = TopicConfig(name, count, count, READ_WRITE)
+    context.engine.put_topic(made, now)
+    return made
+
+
+def _after_attempts(context: Context, header: SendHeader, now: Now) -> str:
+    """
+    Where a message really goes: one for a retry topic beyond its last attempt is dead.
+
+    Java clients send to ``%RETRY%group`` themselves when 36 failed.
+    """
+    if not header.topic.startswith(RETRY_PREFIX):
+        return header.topic
+    group = header.topic[len(RETRY_PREFIX) :]
+    limit = header.reconsume_max
+    if limit < 0:
+        limit = use_group(context, group, now).retry_max_times
+    return _dead_letter(context, group, now) if header.reconsume_count > limit else header.topic
+
+
+def _dead_letter(context: Context, group: str, now: Now) -> str:
+    topic = dead_letter_topic(group)
+    if topic not in context.engine.topics:
+        context.engine.put_topic(TopicConfig(topic, 1, 1, READ_WRITE), now)
+    return topic
+
+
+def _records(
+    context: Context,
+    connection: Connection,
+    header: SendHeader,
+    topic: str,
+    drafts: Sequence[Draft],
+    now: Now,
+) -> tuple[list[AppendRecord], list[str]]:
+    """(records, message ids) of a send."""
+    bytes_max = context.config.limits.message_bytes_max
+    born_host = connection.host
+    queue_id = header.queue_id if topic == header.topic else -1
+    records: list[AppendRecord] = []
+    ids: list[str] = []
+    for draft in drafts:
+        if len(draft.body) > bytes_max:
+            raise Refused(
+                Code.MESSAGE_BODY_TOO_LARGE,
+                topic,
+                f"message body size: {len(draft.body)}, max: {bytes_max}",
+            )
+        properties, message_id = _properties(context, topic, draft.properties, now)
+        record = encode_record(
+            topic,
+            bytes(draft.body),
+            queue_id=max(queue_id, 0),
+            properties_text=properties,
+            born_ms=header.born_ms or now.wall_ms,
+            sys_flag=header.sys_flag & ~SysFlag.TRANSACTION_ROLLBACK,
+            flag=draft.flag,
+            reconsume_count=header.reconsume_count,
+            born_host=born_host,
+            store_host=context.store_host,
+        )
+        records.append(AppendRecord(topic, queue_id, record))
+        ids.append(message_id)
+    return records, ids
+
+
+def _properties(context: Context, topic: str, text: bytes, now: Now) -> tuple[bytes, str]:
+    """(properties as stored, message id). Raises Refused on what cannot be kept."""
+    pairs = decode_properties(text)
+    message_id = ""
+    kept: list[tuple[str, str]] = []
+    is_retry = topic.startswith(("%RETRY%", "%DLQ%"))
+    for name, value in pairs:
+        if name in NAMES_OF_DELAY and value not in ("", "0"):
+            if is_retry:
+                continue
+            raise Refused(
+                Code.ILLEGAL_DELIVERY_TIME, topic, "delayed messages are not supported yet"
+            )
+        if name == "TRAN_MSG" and value.lower() == "true":
+            raise Refused(
+                Code.INVALID_TRANSACTION_ID, topic, "transactional messages are not supported yet"
+            )
+        if name == "UNIQ_KEY":
+            message_id = value
+        if name not in NAMES_STORE_OWNS:
+            kept.append((name, value))
+    if not message_id:
+        message_id = context.ids.take(now.wall_ms).decode()
+        kept.append(("UNIQ_KEY", message_id))
+    kept.append(("CLUSTER", context.config.cluster))
+    encoded = encode_properties(kept)
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            topic,
+            f"message properties length: {len(encoded)}, max: {PROPERTIES_BYTES_MAX}",
+        )
+    return encoded, message_id
+
+
+def _answer(
+    context: Context,
+    request: RemotingCommand,
+    header: SendHeader,
+    results: Sequence[AppendResult],
+    ids: Sequence[str],
+) -> RemotingCommand:
+    """SendMessageResponseHeader; one refused member refuses a batch, which is one block."""
+    for result in results:
+        if result.code != Code.OK:
+            return request.answer(response_code(result.code), remark=result.hint)
+    first = results[0]
+    host = context.store_host
+    fields = {
+        "msgId": ",".join([offset_message_id(host, result.position) for result in results]),
+        "queueId": str(first.queue_id),
+        "queueOffset": str(first.offset),
+        "MSG_REGION": REGION,
+        "TRACE_ON": "false",
+    }
+    if not header.is_batch:
+        fields["transactionId"] = ids[0]
+    return request.answer(fields=fields)
+
+
+# ── send-back ───────────────────────────────────────────────────────────────────────────
+
+
+def send_back(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """
+    A consumer could not handle a message: again by ``%RETRY%group``, or dead (36).
+
+    Source: Apache RocketMQ 5, ``AbstractSendMessageProcessor.consumerSendMsgBack``.
+    """
+    fields = request.fields
+    group_name = text_field(fields, "group")
+    now = clock.read()
+    group = use_group(context, group_name, now)
+    message = decode_record(context.engine.record_at(int_field(fields, "offset")))
+    if group.retry_queue_nums <= 0:
+        return request.answer()
+    limit = int_field(fields, "maxReconsumeTimes", -1)
+    limit = group.retry_max_times if limit < 0 else limit
+    is_dead = int_field(fields, "delayLevel") < 0 or message.reconsume_count >= limit
+    topic = _dead_letter(context, group_name, now) if is_dead else retry_topic(group_name)
+    record = retried(context, message, topic)
+    pending = context.engine.append([AppendRecord(topic, -1, record)], now)
+
+    def answer(results: Sequence[AppendResult]) -> RemotingCommand:
+        code = response_code(results[0].code)
+        return request.answer(code, remark=results[0].hint)
+
+    context.when_durable(connection, request, pending, answer)
+    return None
+
+
+def retried(context: Context, message: StoredMessage, topic: str) -> bytes:
+    """*message* as a record of its group's retry or dead-letter topic."""
+    names = {name for name, _ in message.property_pairs()}
+    pairs = [pair for pair in message.property_pairs() if pair[0] not in NAMES_OF_DELAY]
+    if "RETRY_TOPIC" not in names:
+        pairs.append(("RETRY_TOPIC", message.topic))
+    if "ORIGIN_MESSAGE_ID" not in names:
+        origin = offset_message_id(context.store_host, message.log_position)
+        pairs.append(("ORIGIN_MESSAGE_ID", origin))
+    if topic.startswith("%DLQ%"):
+        pairs.append(("DLQ_ORIGIN_TOPIC", message.properties.get("RETRY_TOPIC", message.topic)))
+        pairs.append(("DLQ_ORIGIN_MESSAGE_ID", message.message_id))
+    return encode_record(
+        topic,
+        message.body,
+        properties_text=encode_properties(pairs),
+        born_ms=message.born_ms,
+        sys_flag=message.sys_flag & ~SysFlag.BORN_HOST_V6 & ~SysFlag.STORE_HOST_V6,
+        flag=message.flag,
+        reconsume_count=message.reconsume_count + 1,
+        born_host=encode_host(message.born_host),
+        store_host=context.store_host,
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.SEND_MESSAGE: send,
+    RequestCode.SEND_MESSAGE_V2: send,
+    RequestCode.SEND_BATCH_MESSAGE: send,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+}

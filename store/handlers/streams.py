@@ -1,0 +1,327 @@
+"""
+Standing streams: deliveries pushed to gateways as long as their credit lasts.
+
+What becomes visible wakes groups; at the end of each tick every woken stream with credit takes
+from its group, and each connection gets one DELIVER with everything, a record needed by many
+streams once. The credit is absolute: a stream may have received so many deliveries since it
+opened (store page, rule 12).
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from protocols.clock import Now
+from protocols.errors import Code, Refused
+from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
+from protocols.remoting.private import (
+    FRAME_BYTES_MAX,
+    FRAME_ITEMS_MAX,
+    AckItem,
+    DeliveryItem,
+    PrivateCode,
+    StreamEnded,
+    encode_body,
+    encode_deliver,
+)
+from store.answers import Granted
+from store.engine import Engine
+from store.handlers.connection import Connection
+from store.handlers.presence import GatewayKey
+
+logger = logging.getLogger("tidegate.store.streams")
+
+ITEM_BYTES = 40
+"""What a delivery adds to a frame beside its record, roughly: its item and its read tags."""
+
+FRAME_RESERVE = 64 << 10
+"""Left free in a frame for heads and read tags, which ``ITEM_BYTES`` only estimates."""
+
+
+class Stream:
+    """One standing pop of one group for one gateway."""
+
+    __slots__ = ("connection", "credit", "gateway", "group", "holder", "lost_at", "number", "sent")
+
+    def __init__(
+        self, connection: Connection, gateway: GatewayKey, number: int, group: int, holder: int
+    ) -> None:
+        self.connection = connection
+        self.gateway = gateway
+        self.number = number
+        """Chosen by the gateway; names the stream on its connection."""
+
+        self.group = group
+        self.holder = holder
+        """What the engine knows its deliveries by."""
+
+        self.credit = 0
+        self.sent = 0
+        self.lost_at: float | None = None
+        """When its connection was lost; its deliveries wait so long for a resume."""
+
+
+class Outbox:
+    """The DELIVER of one connection and tick, being built."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.items: list[DeliveryItem] = []
+        self.records: list[tuple[int, bytes]] = []
+        self._indexes: dict[int, int] = {}
+        self._bytes = 0
+
+    @property
+    def room(self) -> int:
+        """Deliveries that still fit; an estimate by bytes, exact by count."""
+        return 0 if self._bytes >= FRAME_BYTES_MAX >> 1 else FRAME_ITEMS_MAX - len(self.items)
+
+    def index_of(self, position: int) -> int:
+        """Where the record at *position* stands in the table; -1: not there."""
+        return self._indexes.get(position, -1)
+
+    def add_record(self, position: int, record: bytes) -> int:
+        self._indexes[position] = index = len(self.records)
+        self.records.append((position, record))
+        self._bytes += len(record)
+        return index
+
+    def add(self, item: DeliveryItem) -> None:
+        self.items.append(item)
+        self._bytes += ITEM_BYTES
+
+    def would_overflow(self, record_bytes: int) -> bool:
+        """Whether the frame must leave before a record of so many bytes is added."""
+        is_large = self._bytes + record_bytes > FRAME_BYTES_MAX - FRAME_RESERVE
+        return bool(self.items) and (is_large or len(self.items) >= FRAME_ITEMS_MAX)
+
+    def send(self, store_epoch: int) -> None:
+        """Queue the DELIVER; the outbox starts anew."""
+        if not self.items:
+            return
+        body = encode_deliver(store_epoch, self.records, self.items)
+        command = RemotingCommand(PrivateCode.DELIVER, None, body, flag=ONEWAY_FLAG, is_binary=True)
+        self.connection.peer.send((command,))
+        self.items, self.records = [], []
+        self._indexes, self._bytes = {}, 0
+
+
+class Streams:
+    """All streams of a store."""
+
+    def __init__(self, engine: Engine, *, lost_s: float) -> None:
+        self._engine = engine
+        self._lost_s = lost_s
+        self._by_number: dict[tuple[Connection, int], Stream] = {}
+        self._by_group: dict[int, dict[Stream, None]] = {}
+        self._lost: dict[Stream, None] = {}
+        self._woken: dict[int, None] = {}
+        self._outboxes: dict[Connection, Outbox] = {}
+        self._holders = 0
+
+    def __len__(self) -> int:
+        return len(self._by_number) + len(self._lost)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────
+
+    def open(
+        self,
+        connection: Connection,
+        gateway: GatewayKey,
+        number: int,
+        group: int,
+        *,
+        credit: int,
+        holds: Sequence[tuple[int, int]],
+        now: Now,
+    ) -> int:
+        """
+        Open a stream, or resume the one that a lost connection had under the same number.
+
+        Returns:
+            How many deliveries come first because they were in flight. They count towards the
+            credit and are sent regardless of it.
+
+        Raises:
+            Refused: no such group.
+        """
+        self.close(connection, number, now)
+        self._holders += 1
+        stream = Stream(connection, gateway, number, group, self._holders)
+        granted = self._engine.resume(group, stream.holder, holds, now)
+        stream.credit = credit
+        self._by_number[connection, number] = stream
+        self._by_group.setdefault(group, {})[stream] = None
+        for lost in list(self._lost):
+            if (lost.group, lost.number, lost.gateway) == (group, number, gateway):
+                self._forget(lost, now)
+        delivered = self._deliver(stream, granted, now)
+        self._woken[group] = None
+        return delivered
+
+    def allow(self, connection: Connection, number: int, credit: int) -> None:
+        """Set the total of deliveries that a stream may have received; it may be lower."""
+        stream = self._by_number.get((connection, number))
+        if stream is not None:
+            stream.credit = credit
+            if credit > stream.sent:
+                self._woken[stream.group] = None
+
+    def close(self, connection: Connection, number: int, now: Now) -> None:
+        """End a stream; its deliveries return in place (inherited ones wait)."""
+        stream = self._by_number.get((connection, number))
+        if stream is not None:
+            self._forget(stream, now)
+
+    # ── ends ────────────────────────────────────────────────────────────────────────────
+
+    def connection_lost(self, connection: Connection, now: Now) -> None:
+        """Its streams wait for a resume on another connection, for a moment."""
+        for key, stream in list(self._by_number.items()):
+            if stream.connection is connection:
+                del self._by_number[key]
+                stream.lost_at = now.monotonic
+                self._lost[stream] = None
+        self._outboxes.pop(connection, None)
+
+    def end_gateway(self, gateway: GatewayKey, code: Code, remark: str, now: Now) -> None:
+        """A gateway epoch (and those before it) is over at this store."""
+        for stream in [*self._by_number.values(), *self._lost]:
+            if stream.gateway.gateway == gateway.gateway and stream.gateway.epoch <= gateway.epoch:
+                self._end(stream, code, remark, now)
+
+    def end_group(self, group: int, code: Code, remark: str, now: Now) -> None:
+        """The group is gone or has another owner."""
+        for stream in list(self._by_group.get(group, ())):
+            self._end(stream, code, remark, now)
+
+    def expire(self, now: Now) -> None:
+        """End the streams that nobody resumed in time."""
+        for stream in list(self._lost):
+            if stream.lost_at is not None and stream.lost_at + self._lost_s <= now.monotonic:
+                self._forget(stream, now)
+
+    def deadline(self) -> float | None:
+        """When ``expire`` is next worth a call."""
+        times = [s.lost_at + self._lost_s for s in self._lost if s.lost_at is not None]
+        return min(times, default=None)
+
+    # ── the end of a tick ───────────────────────────────────────────────────────────────
+
+    def wake(self, groups: Iterable[int]) -> None:
+        """These groups have something to take."""
+        for group in groups:
+            if group in self._by_group:
+                self._woken[group] = None
+
+    def serve(self, now: Now) -> bool:
+        """Deliver what credit allows; True: a slow peer or a full frame left more to do."""
+        woken, self._woken = self._woken, {}
+        for group in woken:
+            self._serve_group(group, now)
+        epoch = self._engine.epoch
+        for outbox in self._outboxes.values():
+            outbox.send(epoch)
+        self._outboxes.clear()
+        return bool(self._woken)
+
+    def flush(self, connection: Connection) -> None:
+        """Queue what was built for *connection* in this tick, before an answer."""
+        outbox = self._outboxes.pop(connection, None)
+        if outbox is not None:
+            outbox.send(self._engine.epoch)
+
+    def _serve_group(self, group: int, now: Now) -> None:
+        streams = self._by_group.get(group)
+        if not streams:
+            return
+        eager = [s for s in streams if s.credit > s.sent and s.lost_at is None]
+        if not eager:
+            return
+        share = FRAME_ITEMS_MAX
+        if len(eager) > 1:  # competing consumers share what is there
+            share = max(1, -(-self._engine.ready_count(group) // len(eager)))
+        for stream in eager:
+            room = 0 if stream.connection.peer.is_slow else self._outbox(stream.connection).room
+            count = min(stream.credit - stream.sent, share, room)
+            if count <= 0:
+                self._woken[group] = None
+                continue
+            granted = self._engine.take(group, count, now, holder=stream.holder)
+            if not granted:
+                break
+            self._deliver(stream, granted, now)
+            streams.pop(stream, None)  # last in line for the next
+            streams[stream] = None
+            if len(granted) == count:
+                self._woken[group] = None
+
+    def _deliver(self, stream: Stream, granted: Sequence[Granted], now: Now) -> int:
+        outbox = self._outbox(stream.connection)
+        delivered = 0
+        for grant in granted:
+            index = outbox.index_of(grant.record_position)
+            if index < 0:
+                try:
+                    record = self._engine.record_at(grant.record_position)
+                except Refused as error:
+                    self._discard(stream, grant, error, now)
+                    continue
+                if outbox.would_overflow(len(record)):
+                    outbox.send(self._engine.epoch)
+                index = outbox.add_record(grant.record_position, record)
+            elif len(outbox.items) >= FRAME_ITEMS_MAX:
+                record = outbox.records[index][1]
+                outbox.send(self._engine.epoch)
+                index = outbox.add_record(grant.record_position, record)
+            outbox.add(
+                DeliveryItem(
+                    stream.number,
+                    index,
+                    grant.position,
+                    grant.grant,
+                    min(grant.attempt, 0xFFFF),
+                    grant.flags,
+                    grant.stage,
+                    grant.packet_id,
+                    stream.group,
+                    grant.tags,
+                )
+            )
+            delivered += 1
+        stream.sent += delivered
+        return delivered
+
+    def _discard(self, stream: Stream, grant: Granted, error: Refused, now: Now) -> None:
+        """An entry whose record cannot be read is done: nobody will ever get it."""
+        logger.error(
+            "entry %d of group %d cannot be read: %s", grant.position, stream.group, error.hint
+        )
+        item = AckItem(stream.group, grant.position, grant.grant)
+        self._engine.ack(self._engine.epoch, (item,), now)
+
+    def _outbox(self, connection: Connection) -> Outbox:
+        outbox = self._outboxes.get(connection)
+        if outbox is None:
+            outbox = self._outboxes[connection] = Outbox(connection)
+        return outbox
+
+    def _end(self, stream: Stream, code: Code, remark: str, now: Now) -> None:
+        if stream.lost_at is None:
+            body = encode_body(StreamEnded(stream=stream.number, code=int(code), remark=remark))
+            command = RemotingCommand(
+                PrivateCode.STREAM_ENDED, None, body, flag=ONEWAY_FLAG, is_binary=True
+            )
+            stream.connection.peer.send((command,))
+        self._forget(stream, now)
+
+    def _forget(self, stream: Stream, now: Now) -> None:
+        key = (stream.connection, stream.number)
+        if self._by_number.get(key) is stream:
+            del self._by_number[key]
+        self._lost.pop(stream, None)
+        streams = self._by_group.get(stream.group)
+        if streams is not None:
+            streams.pop(stream, None)
+            if not streams:
+                del self._by_group[stream.group]
+        self._engine.end_holder(stream.holder, now)

@@ -1,0 +1,42 @@
+"""Request code → handler. What is not here is answered REQUEST_CODE_NOT_SUPPORTED."""
+
+from store.handlers import (
+    broker,
+    clients,
+    directory,
+    gateways,
+    groups,
+    offsets,
+    pop,
+    pull,
+    send,
+    subscription_groups,
+    topics,
+)
+from store.handlers.context import Handler
+
+MODULES = (
+    gateways,
+    groups,
+    directory,
+    send,
+    pull,
+    pop,
+    offsets,
+    clients,
+    topics,
+    subscription_groups,
+    broker,
+)
+
+
+def _merge() -> dict[int, Handler]:
+    """All tables as one; a code has one handler."""
+    table: dict[int, Handler] = {}
+    for module in MODULES:
+        assert not table.keys() & module.HANDLERS.keys(), module.__name__
+        table.update(module.HANDLERS)
+    return table
+
+
+HANDLERS: dict[int, Handler] = _merge()

@@ -1,0 +1,210 @@
+"""Topics by standard codes: 17, 18, 21, 202, 215, 305, 351."""
+
+from collections.abc import Mapping
+
+from protocols import clock
+from protocols.errors import Code, Refused
+from protocols.remoting import bodies
+from protocols.remoting.codes import Permission, RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.handles import RETRY_PREFIX
+from protocols.remoting.headers import bool_field, int_field, text_field
+from store.answers import TopicConfig
+from store.handlers.connection import Connection
+from store.handlers.context import Context, Handler
+from store.handlers.names import check_topic_name
+from store.handlers.system_topics import is_system_topic
+from store.handlers.topic_bodies import topic_body, topic_table
+
+QUEUE_COUNT_MAX = 1024
+"""Message queues of a topic at one store."""
+
+
+def update_topic(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Create or change a topic (17); known to the name servers right after."""
+    fields = request.fields
+    name = text_field(fields, "topic")
+    known = context.engine.topics.get(name)
+    config = TopicConfig(
+        name,
+        int_field(fields, "readQueueNums"),
+        int_field(fields, "writeQueueNums"),
+        int_field(fields, "perm"),
+        int_field(fields, "topicSysFlag", 0),
+        bool_field(fields, "order"),
+        change_attributes(known.attributes if known else {}, fields.get("attributes", "")),
+    )
+    check_topic(config)
+    pending = context.engine.put_topic(config, clock.read())
+    context.when_durable(connection, request, pending, lambda _: request.answer())
+    return None
+
+
+def update_topics(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Several topics at once (18)."""
+    body = bodies.decode_body(bodies.TopicConfigList, request.body)
+    configs = [
+        TopicConfig(
+            item.topic_name,
+            item.read_queue_nums,
+            item.write_queue_nums,
+            item.perm,
+            item.topic_sys_flag,
+            item.order,
+            item.attributes,
+        )
+        for item in body.topic_config_list
+    ]
+    for config in configs:
+        check_topic(config)
+    if not configs:
+        return request.answer()
+    now = clock.read()
+    pendings = [context.engine.put_topic(config, now) for config in configs]
+    context.when_durable(connection, request, pendings[-1], lambda _: request.answer())
+    return None
+
+
+def check_topic(config: TopicConfig) -> None:
+    """Raise Refused unless a client may have this topic."""
+    check_topic_name(config.name)
+    if is_system_topic(config.name):
+        raise Refused(Code.ILLEGAL_TOPIC, config.name, f"{config.name} is a system topic")
+    counts = (config.read_queue_count, config.write_queue_count)
+    if not all(0 <= count <= QUEUE_COUNT_MAX for count in counts) or not any(counts):
+        raise Refused(
+            Code.BAD_REQUEST, config.name, f"queue counts {counts}: 1 to {QUEUE_COUNT_MAX}"
+        )
+    if config.perm & ~15 or config.perm == 0:
+        raise Refused(Code.BAD_REQUEST, config.name, f"perm {config.perm} has no such bits")
+
+
+def change_attributes(known: Mapping[str, str], text: str) -> dict[str, str]:
+    """``+k=v,-k`` applied to *known* (Apache: ``AttributeParser``)."""
+    found = dict(known)
+    for part in filter(None, (item.strip() for item in text.split(","))):
+        name, _, value = part[1:].partition("=")
+        if part[0] == "+" and name:
+            found[name] = value
+        elif part[0] == "-" and name:
+            found.pop(name, None)
+        else:
+            raise Refused(Code.BAD_REQUEST, part, "attributes are +name=value or -name")
+    return found
+
+
+def delete_topic(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    name = text_field(request.fields, "topic")
+    if is_system_topic(name) or name in context.system_topics:
+        raise Refused(Code.ILLEGAL_TOPIC, name, f"{name} is a system topic")
+    pending = context.engine.delete_topic(name, clock.read())
+    context.when_durable(connection, request, pending, lambda _: request.answer())
+    return None
+
+
+def get_topic(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    name = text_field(request.fields, "topic")
+    config = context.topic(name)
+    if config is None:
+        raise Refused(Code.TOPIC_NOT_FOUND, name, f"no topic in this broker. topic: {name}")
+    return request.answer(body=bodies.encode_body(topic_body(config)))
+
+
+def get_all_topics(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    table = topic_table(context)
+    count = str(len(table.topic_config_table))
+    return request.answer(fields={"totalTopicNum": count}, body=bodies.encode_body(table))
+
+
+def get_system_topics(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    names = sorted(context.system_topics)
+    body = bodies.TopicList(topic_list=names, broker_addr=context.address)
+    return request.answer(body=bodies.encode_body(body))
+
+
+def topic_stats(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Offsets of every queue (202); the time of the last message where there is one."""
+    name = text_field(request.fields, "topic")
+    config = context.topic(name)
+    if config is None:
+        raise Refused(Code.TOPIC_NOT_FOUND, name, f"topic[{name}] not exist")
+    items = []
+    for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
+        low, high = context.engine.offset_range(name, queue_id)
+        queue = bodies.MessageQueue(topic=name, broker_name=context.config.name, queue_id=queue_id)
+        stored_ms = context.store_ms(name, queue_id, high - 1) if high > low else 0
+        offsets = bodies.TopicOffset(
+            min_offset=low, max_offset=high, last_update_timestamp=stored_ms
+        )
+        items.append((queue, offsets))
+    body = bodies.encode_object_map("offsetTable", items, topicPutTps=0.0)
+    return request.answer(body=body)
+
+
+def topics_of_consumer(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Topics that a group has offsets or subscriptions for (343)."""
+    group = text_field(request.fields, "group")
+    names = {topic for topic, _ in context.engine.offsets_of(group)}
+    names |= context.popped_topics(group)
+    body = bodies.TopicList(topic_list=sorted(names))
+    return request.answer(body=bodies.encode_body(body))
+
+
+def groups_of_topic(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Groups that read a topic (300)."""
+    topic = text_field(request.fields, "topic")
+    groups = {
+        group
+        for group in context.engine.offset_groups()
+        if any(name == topic for name, _ in context.engine.offsets_of(group))
+    }
+    groups |= {
+        group
+        for group in context.clients.consumer_groups()
+        if context.clients.subscription(group, topic) is not None
+    }
+    if topic.startswith(RETRY_PREFIX):
+        groups.add(topic[len(RETRY_PREFIX) :])
+    return request.answer(body=bodies.encode_body({"groupList": sorted(groups)}))
+
+
+def can(config: TopicConfig, permission: Permission) -> bool:
+    """Whether the topic's permission bits allow it."""
+    return bool(config.perm & permission)
+
+
+def no_such_topic(request: RemotingCommand, name: str) -> RemotingCommand:
+    return request.answer(
+        ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist, apply first please!"
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: update_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: update_topics,
+    RequestCode.GET_ALL_TOPIC_CONFIG: get_all_topics,
+    RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: get_system_topics,
+    RequestCode.GET_TOPIC_CONFIG: get_topic,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: topics_of_consumer,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups_of_topic,
+}

@@ -1,0 +1,282 @@
+"""
+One event loop between the sockets and the engine.
+
+All requests of a read buffer are handled in one go; frames of gateways are set aside for the
+next turn of the loop, so that leases, fences and directory reads that arrived meanwhile go
+first. Each turn that changed something ends in ``_end_tick``: the engine decides what time
+decides, streams and waits are served, and everything built leaves for the disk together.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from protocols import clock
+from protocols.errors import Code, PeerError, Refused
+from protocols.remoting.codes import ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.headers import HeaderError
+from protocols.remoting.peer import Peer
+from protocols.remoting.private import PrivateCode
+from protocols.remoting.signing import ACCESS_KEY, is_signed_by
+from store.answers import StoreFailed
+from store.committer import Committer
+from store.engine import WriteBatch
+from store.handlers.answers import refuse
+from store.handlers.clients import tell_members
+from store.handlers.connection import Connection
+from store.handlers.context import Context, not_available
+from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
+from store.handlers.table import HANDLERS
+from store.metrics import ServerCounters
+
+logger = logging.getLogger("tidegate.store")
+
+PRIVATE_CODES: Final = range(20000, 21000)
+SENDS_PER_TURN: Final = 8
+"""Frames run before the loop looks at its sockets again: at most some 10 ms of work."""
+
+SLOW_RETRY_S: Final = 0.01
+"""When a stream's peer was slow: look again."""
+
+TIMER_S_MAX: Final = 1.0
+"""The timer fires at least so often; rates and silence are looked at then."""
+
+
+class StoreServer:
+    """Takes the commands of all connections; ``receive`` is the remoting handler."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.counters = ServerCounters()
+        self.topics_changed = asyncio.Event()
+        """Set when the name servers should hear of another topic table."""
+
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[Peer, Connection] = {}
+        self._sends: deque[tuple[Connection, RemotingCommand]] = deque()
+        self._committer: Committer | None = None
+        self._is_tick_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._paused: set[Connection] = set()
+        self._is_stopped = False
+
+    def use(self, committer: Committer) -> None:
+        """Where batches go; to be called before the first request."""
+        self._committer = committer
+        self.tick_soon()
+
+    def stop(self) -> None:
+        """No more ticks."""
+        self._is_stopped = True
+        self.context.waits.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ── requests ────────────────────────────────────────────────────────────────────────
+
+    def receive(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
+        """All requests of one read, in order."""
+        if self._is_stopped:
+            return
+        connection = self._connections.get(peer) or self._open(peer)
+        presence = connection.presence
+        if presence is not None:
+            presence.heard = clock.monotonic()
+        self.counters.requests += len(commands)
+        for command in commands:
+            if command.code == PrivateCode.SEND:
+                self._sends.append((connection, command))
+            else:
+                self._handle(connection, command)
+        self.tick_soon()
+
+    def _open(self, peer: Peer) -> Connection:
+        has_access = not self.context.secret
+        connection = Connection(peer, now=clock.monotonic(), has_access=has_access)
+        self._connections[peer] = connection
+        peer.on_lost(self._lost)
+        return connection
+
+    def _lost(self, peer: Peer) -> None:
+        connection = self._connections.pop(peer, None)
+        if connection is None or self._is_stopped:
+            return
+        now = clock.read()
+        self._paused.discard(connection)
+        self.context.streams.connection_lost(connection, now)
+        if connection.presence is not None:
+            self.context.presences.leave(connection.presence, connection, now.monotonic)
+        tell_members(self.context, self.context.clients.lost(connection))
+        self.tick_soon()
+
+    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answer one request, now or later; what fails costs that request alone."""
+        handler = HANDLERS.get(command.code)
+        try:
+            if handler is None:
+                answer: RemotingCommand | None = command.answer(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f"request type {command.code} not supported",
+                )
+            elif not self._may(connection, command):
+                answer = command.answer(
+                    ResponseCode.NO_PERMISSION,
+                    remark="this store asks for the cluster's credential",
+                )
+            else:
+                answer = handler(self.context, connection, command)
+        except HeaderError as error:
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except Refused as error:
+            self.counters.refused += 1
+            answer = refuse(command, error)
+        except StoreFailed as error:
+            answer = not_available(command, str(error))
+        except PeerError as error:
+            answer = self._malformed(connection, command, error)
+        if answer is not None:
+            connection.answer(command, answer)
+
+    def _may(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Whether the peer has shown the cluster's credential: with HELLO, or on each request."""
+        if connection.has_access:
+            return True
+        if not command.fields.get(ACCESS_KEY):
+            return False
+        is_right = is_signed_by(command, self.context.secret)
+        if is_right and command.code == PrivateCode.HELLO:
+            connection.has_access = True
+        return is_right
+
+    @staticmethod
+    def _malformed(
+        connection: Connection, command: RemotingCommand, error: PeerError
+    ) -> RemotingCommand | None:
+        """A gateway that breaks the private format loses its connection; others an answer."""
+        logger.info("peer %s: request %d: %s", connection.address, command.code, error)
+        if command.code in PRIVATE_CODES:
+            connection.peer.abort()
+            return None
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    # ── the tick ────────────────────────────────────────────────────────────────────────
+
+    def tick_soon(self) -> None:
+        if not self._is_tick_due and not self._is_stopped:
+            self._is_tick_due = True
+            self._loop.call_soon(self._end_tick)
+
+    def _end_tick(self) -> None:
+        """Run frames, let time pass, serve who waits, hand the rest to the disk."""
+        self._is_tick_due = False
+        if self._is_stopped:
+            return
+        for _ in range(min(len(self._sends), SENDS_PER_TURN)):
+            connection, command = self._sends.popleft()
+            if connection.is_open:
+                self.counters.frames += 1
+                self._handle(connection, command)
+        now = clock.read()
+        due = self.context.engine.tick(now)
+        self._end_presences(now)
+        has_more = self._serve(now)
+        self._commit()
+        self._balance()
+        self._arm(due, SLOW_RETRY_S if has_more else TIMER_S_MAX, now)
+        if self._sends:
+            self.tick_soon()
+
+    def _serve(self, now: clock.Now) -> bool:
+        """Wake and serve until nothing new has become visible; True: more is due later."""
+        context = self.context
+        woken = context.engine.take_woken()
+        context.streams.wake(woken.groups)
+        for group in woken.groups:
+            context.waits.wake(("group", group))
+        for queue in woken.queues:
+            context.waits.wake(queue)
+        if woken.is_directory_changed:
+            context.waits.wake(DIRECTORY_WAKE)
+            context.waits.wake(APPLIED_WAKE)
+        if woken.is_topics_changed:
+            self.topics_changed.set()
+        return context.streams.serve(now)
+
+    def _commit(self) -> None:
+        committer = self._committer
+        if committer is not None and committer.has_room:
+            batch = self.context.engine.take_writes()
+            if batch is not None:
+                committer.submit(batch)
+
+    def committed(self, batch: WriteBatch, seconds: float) -> None:
+        """*batch* is durable: give its answers, serve what it made visible, send the next."""
+        self.counters.commits += 1
+        self.counters.commit_s += seconds
+        self.context.engine.confirm(batch)
+        self._commit()
+        self.tick_soon()
+
+    def failed(self, error: Exception) -> None:
+        """The disk failed: nothing that is not durable is ever acknowledged."""
+        self.counters.is_healthy = False
+        self.context.engine.fail(error)
+
+    def _end_presences(self, now: clock.Now) -> None:
+        for presence in self.context.presences.take_ended(now.monotonic):
+            logger.warning("gateway %s epoch %d is not heard any more", *presence.key)
+            self.context.streams.end_gateway(
+                presence.key, Code.HA_NOT_AVAILABLE, "presence has ended", now
+            )
+        self.context.streams.expire(now)
+
+    def _balance(self) -> None:
+        """Back-pressure: read nothing from gateways while too much waits for the disk."""
+        context = self.context
+        if context.is_busy:
+            for connection in self._connections.values():
+                if connection.gateway and not connection.is_control and not connection.is_paused:
+                    connection.is_paused = True
+                    connection.peer.pause()
+                    self._paused.add(connection)
+                    self.counters.busy += 1
+        elif self._paused and (
+            context.engine.pending_bytes < context.config.limits.pending_bytes_max // 2
+        ):
+            for connection in self._paused:
+                connection.is_paused = False
+                connection.peer.resume()
+            self._paused.clear()
+
+    # ── the timer ───────────────────────────────────────────────────────────────────────
+
+    def _arm(self, due: float | None, at_most_s: float, now: clock.Now) -> None:
+        """One timer for everything that time decides."""
+        times = [now.monotonic + at_most_s]
+        for deadline in (
+            due,
+            self.context.presences.deadline(),
+            self.context.streams.deadline(),
+        ):
+            if deadline is not None:
+                times.append(deadline)
+        at = max(min(times), now.monotonic + 0.0005)
+        if self._timer is not None:
+            if now.monotonic < self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = clock.monotonic()
+        recent = self.counters.recent
+        if not recent or now - recent[-1][0] >= TIMER_S_MAX:
+            self.counters.sample(self.context.engine, now)
+            tell_members(self.context, self.context.clients.take_silent(now))
+        self.tick_soon()
