@@ -51,8 +51,9 @@ class Driver(asyncio.Protocol, Generic[E]):
     Runs one connection on one socket.
 
     The owner gives *handle* (all events of one read, in order) and *lost* (called once, when
-    the socket is gone). The owner calls ``flush_soon`` after it queued bytes on the connection
-    outside *handle*; however often, the tick ends in one write.
+    the socket is gone); *resumed* when a slow peer reads again. The owner calls ``flush_soon``
+    after it queued bytes on the connection outside *handle*; however often, the tick ends in
+    one write.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Driver(asyncio.Protocol, Generic[E]):
         handle: Callable[["Driver[E]", Sequence[E]], None],
         lost: Callable[["Driver[E]"], None],
         opened: Callable[["Driver[E]"], None] | None = None,
+        resumed: Callable[["Driver[E]"], None] | None = None,
     ) -> None:
         self.connection = connection
         self.transport: asyncio.Transport | None = None
@@ -69,6 +71,7 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._handle = handle
         self._lost = lost
         self._opened = opened
+        self._resumed = resumed
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -108,6 +111,8 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._is_paused_by_peer = False
         self._stalled_since = None
         self._set_reading()
+        if self._resumed is not None:
+            self._resumed(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

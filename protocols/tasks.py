@@ -38,6 +38,12 @@ class Tasks:
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def settle(self, timeout_s: float) -> None:
+        """Let the tasks end by themselves, but not longer than *timeout_s*."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -39,6 +39,9 @@ ESCAPED_PREFIX: Final = "TG_UE_"
 BASE64_PREFIX: Final = "base64:"
 """Correlation data that is no plain text."""
 
+QOS_OF: Final = {b"0": 0, b"2": 2}
+"""QoS of a stored publish by its ``mqtt_qos``; what has none counts as QoS 1."""
+
 SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
 SYSTEM_NAMES: Final = frozenset(
     # org.apache.rocketmq.common.message.MessageConst: never an application's own
@@ -256,7 +259,7 @@ def stored_value(properties_text: bytes, name: bytes) -> bytes:
 class Rendering:
     """One stored message as PUBLISH packets: made once, however many clients get it."""
 
-    __slots__ = ("_parts", "_properties", "expires_at_ms", "message", "publisher", "topic")
+    __slots__ = ("_parts", "expires_at_ms", "message", "publisher", "qos", "topic")
 
     def __init__(self, message: StoredMessage) -> None:
         self.message = message
@@ -268,8 +271,13 @@ class Rendering:
         expires_at = stored_value(text, b"TG_EXPIRES_AT")
         self.expires_at_ms = int(expires_at) if expires_at.isdigit() else 0
         self.publisher = stored_value(text, b"TG_CLIENT").decode("utf-8", "replace")
-        self._properties: bytes | None = None
+        self.qos = QOS_OF.get(stored_value(text, b"mqtt_qos"), 1)
+        """Of the publish; 1 for other protocols."""
+
         self._parts: dict[tuple[int, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] = {}
+
+    def is_expired(self, wall_ms: int) -> bool:
+        return 0 < self.expires_at_ms <= wall_ms
 
     def parts(
         self, version: int, qos: int, retain: bool, identifiers: tuple[int, ...], wall_ms: int
@@ -287,6 +295,23 @@ class Rendering:
             parts = publish_parts(version, self.topic, self.message.body, qos, retain, properties)
             self._parts[key] = parts
         return parts
+
+    def aliased_parts(
+        self, topic: bytes, alias: int, plan: tuple[int, bool, tuple[int, ...]], wall_ms: int
+    ) -> tuple[bytes, bytes]:
+        """
+        ``parts`` for one version 5 connection that knows the topic as *alias*.
+
+        Args:
+            topic: empty once the client has been told what the alias stands for.
+            plan: QoS, retain flag, subscription identifiers.
+        """
+        qos, retain, identifiers = plan
+        left_s = 0
+        if self.expires_at_ms:
+            left_s = max(1, (self.expires_at_ms - wall_ms + 999) // 1000)
+        pairs = (*self._v5_properties(identifiers, left_s), (int(Property.TOPIC_ALIAS), alias))
+        return publish_parts(V5, topic, self.message.body, qos, retain, encode_properties(pairs))
 
     def _v5_properties(self, identifiers: tuple[int, ...], left_s: int) -> PacketProperties:
         pairs: list[tuple[int, PropertyValue]] = []

@@ -1,0 +1,405 @@
+"""
+One connected client: events of its connection into the pipeline, results back, in order.
+
+``subscribing`` does SUBSCRIBE and UNSUBSCRIBE, ``outbox`` what goes to the client, ``sessions``
+who owns the client id. Here is the order of things on one socket.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from protocols import clock
+from protocols.canonical import Message, SendResults
+from protocols.driver import Driver
+from protocols.errors import Code, Refused
+from protocols.mqtt.connection import (
+    Acked,
+    Event,
+    Lost,
+    MqttConnection,
+    PublishRun,
+)
+from protocols.mqtt.encoder import encode_ack
+from protocols.mqtt.fields import PacketError
+from protocols.mqtt.front import Front
+from protocols.mqtt.mapping import message_of
+from protocols.mqtt.opening import Opened, open_session
+from protocols.mqtt.packets import (
+    NEVER_EXPIRES_S,
+    V5,
+    Connect,
+    Disconnect,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    Subscribe,
+    Unsubscribe,
+)
+from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.subscribing import Subscriber
+from protocols.mqtt.websocket import WebSocketConnection
+from protocols.pipeline import ClientInfo
+
+logger = logging.getLogger("tidegate.mqtt")
+
+WAITING_EVENTS_MAX: Final = 256
+"""Events that may wait behind a SUBSCRIBE before the socket is not read."""
+
+PUBREC, PUBCOMP = 0x50, 0x70
+
+# What a publisher is told of a refusal [MQTT 5, table 3-4]; 3.x can be told nothing: it is
+# closed, so that it sends again, except where sending again would not help (None).
+REFUSALS: Final[dict[Code, Reason]] = {
+    Code.FORBIDDEN: Reason.NOT_AUTHORIZED,
+    Code.ILLEGAL_TOPIC: Reason.TOPIC_NAME_INVALID,
+    Code.TOO_MANY_REQUESTS: Reason.QUOTA_EXCEEDED,
+    Code.PAYLOAD_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Code.MESSAGE_BODY_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Code.MESSAGE_PROPERTIES_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+}
+FINAL_REFUSALS: Final = frozenset(
+    (
+        Code.FORBIDDEN,
+        Code.ILLEGAL_TOPIC,
+        Code.PAYLOAD_TOO_LARGE,
+        Code.MESSAGE_BODY_TOO_LARGE,
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    )
+)
+"""A 3.x client that is refused so is acknowledged and its message dropped."""
+
+Ordered = PublishRun | Publish | Subscribe | Unsubscribe | Pubrel
+"""What keeps its order behind a SUBSCRIBE; acknowledgements and pings do not wait."""
+
+
+class Client:
+    """Glue of one socket: driver, connection, session, pipeline."""
+
+    def __init__(self, front: Front) -> None:
+        settings = front.settings
+        self.front = front
+        self.connection = MqttConnection(settings.limits, now=clock.monotonic())
+        wire: MqttConnection | WebSocketConnection = self.connection
+        if settings.websocket:
+            wire = WebSocketConnection(
+                self.connection,
+                path=settings.path,
+                origins=settings.origins,
+                frame_bytes_max=settings.packet_bytes_max + 16,
+            )
+        self.driver: Driver[Event] = Driver(
+            wire, handle=self._handle, lost=self._lost, resumed=self._resumed
+        )
+        self.opened: Opened | None = None
+        self._subscriber: Subscriber | None = None
+        self._waiting: deque[Ordered] = deque()
+        self._inbound: dict[int, bool] = {}  # QoS 2: packet id → stored
+        self._is_busy = False
+        self._is_opening = False
+        self._is_congested = False
+        self._is_gone = False
+        self._is_taken = False
+        self._is_leaving = False
+        self._sends_will = True
+        self._expiry_s = -1
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._left = asyncio.Event()
+        self._forget: Callable[[], None] = lambda: None
+        front.clients.add(self)
+
+    # ── Owner, and the operator's hand ──────────────────────────────────────────────────
+
+    def take_over(self) -> None:
+        """The client id is another connection's now [MQTT-3.1.4-3]."""
+        self._is_taken = True
+        self.end(Reason.SESSION_TAKEN_OVER, "taken over by another connection")
+        self._leave()
+
+    async def left(self) -> None:
+        await self._left.wait()
+
+    def end(self, reason: Reason, text: str) -> None:
+        """Close from our side; a 5.0 client is told *reason*."""
+        if not self.connection.is_closing:
+            logger.info("client %s: %s", self._name, text)
+            self.connection.fail(reason, text)
+        self.driver.flush()
+
+    def _feed_ended(self, code: Code) -> None:
+        """The session's own stream is over: another gateway has it, or ours lost its lease."""
+        if code == Code.PRECONDITION_FAILED:
+            self.take_over()
+        else:
+            self.end(Reason.SERVER_BUSY, f"the session's stream ended: {code.name}")
+
+    def shut_down(self) -> None:
+        """The gateway stops: no will, the session stays for the next gateway."""
+        self._sends_will = False
+        self.end(Reason.SERVER_SHUTTING_DOWN, "the gateway stops")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.opened.call.client_id} at {self.driver.peer}" if self.opened else (
+            self.driver.peer
+        )  # fmt: skip
+
+    # ── events ──────────────────────────────────────────────────────────────────────────
+
+    def _handle(self, driver: Driver[Event], events: Sequence[Event]) -> None:
+        try:
+            for event in events:
+                self._handle_one(event)
+        except PacketError as error:
+            self._sends_will = True
+            self.end(error.reason, str(error))
+
+    def _handle_one(self, event: Event) -> None:
+        if isinstance(event, PublishRun | Publish | Subscribe | Unsubscribe | Pubrel):
+            if self._is_busy:
+                self._waiting.append(event)
+                self._set_reading()
+            else:
+                self._in_order(event)
+        elif isinstance(event, Lost):
+            logger.info("client %s: %s", self._name, event.text)
+        elif isinstance(event, Disconnect):
+            self._sends_will = event.reason != 0  # [MQTT-3.14.4-3]
+            self._expiry_s = find_int(event.properties, Property.SESSION_EXPIRY, -1)
+        elif isinstance(event, Connect):
+            self._is_opening = True
+            self._set_reading()
+            self.front.tasks.start(self._open(event), name="open")
+        elif self.opened is not None:
+            outbox = self.opened.outbox
+            if isinstance(event, Acked):
+                outbox.acked(event.packet_ids)
+            elif isinstance(event, Pubrec):
+                outbox.received(event)
+            else:
+                assert isinstance(event, Pubcomp)
+                outbox.completed(event)
+
+    def _in_order(self, event: Ordered) -> None:
+        if isinstance(event, PublishRun):
+            self._post(event.messages, partial(self._run_stored, event.packet_ids))
+        elif isinstance(event, Publish):
+            self._publish(event)
+        elif isinstance(event, Pubrel):
+            self._release(event)
+        else:
+            self._is_busy = True
+            self._idle.clear()
+            self.front.tasks.start(self._subscribe(event), name="subscribe")
+
+    async def _subscribe(self, packet: Subscribe | Unsubscribe) -> None:
+        try:
+            assert self._subscriber is not None
+            if isinstance(packet, Subscribe):
+                await self._subscriber.subscribe(packet)
+            else:
+                await self._subscriber.unsubscribe(packet)
+        except Refused as error:
+            self.end(Reason.SERVER_UNAVAILABLE, str(error))
+        finally:
+            self._is_busy = False
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Handle what waited, up to the next thing to wait for."""
+        while self._waiting and not self._is_busy:
+            self._in_order(self._waiting.popleft())
+        if not self._is_busy:
+            self._idle.set()
+        self._set_reading()
+        self.driver.flush_soon()
+
+    # ── opening ─────────────────────────────────────────────────────────────────────────
+
+    async def _open(self, connect: Connect) -> None:
+        try:
+            opened = await open_session(self.front, self, self.connection, self.driver, connect)
+            if opened is None:
+                self.driver.flush()
+                return
+            self.opened = opened
+            self._subscriber = Subscriber(opened, self.front, self.connection)
+            opened.ended = self._feed_ended
+            self._inbound = dict.fromkeys(opened.owned.record.received, True)
+            self.connection.open_qos2.update(self._inbound)
+            if self._is_gone or self._is_taken:
+                self._leave()
+                return
+            self._welcome(connect)
+        except Refused as error:
+            logger.info("client %s: %s", connect.client_id, error)
+            self.connection.refuse(Reason.SERVER_UNAVAILABLE)
+            self.driver.flush()
+        finally:
+            self._is_opening = False
+            self._set_reading()
+            if self.opened is None:
+                self._left.set()
+
+    def _welcome(self, connect: Connect) -> None:
+        """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
+        assert self.opened is not None
+        opened, now = self.opened, clock.monotonic()
+        info = ClientInfo(
+            "mqtt",
+            self.front.name,
+            opened.call.client_id,
+            opened.call.identity.name,
+            self.driver.peer,
+            clock.wall_ms(),
+        )
+        self._forget = self.front.services.clients.joined(
+            info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked")
+        )
+        self.connection.accept(
+            opened.connack, opened.heads, keep_alive_s=opened.keep_alive_s, now=now
+        )
+        opened.start_feed()
+        self._handle(self.driver, self.connection.continue_reading(now=now))
+        self.driver.flush()
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────
+
+    def _post(self, messages: list[Message], done: Callable[[SendResults], None]) -> None:
+        assert self.opened is not None
+        pipeline, call = self.front.services.pipeline, self.opened.call
+        self.front.received.inc(len(messages))
+        pipeline.post(call, messages, done)
+        if pipeline.is_congested(call) and not self._is_congested:
+            self._is_congested = True
+            self._set_reading()
+            pipeline.when_clear(self._clear)
+        elif self.connection.unanswered_count > self.front.settings.receive_max:
+            self._set_reading()
+
+    def _clear(self) -> None:
+        self._is_congested = False
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        if (
+            self._is_opening
+            or self._is_congested
+            or len(self._waiting) > WAITING_EVENTS_MAX
+            or self.connection.unanswered_count > self.front.settings.receive_max
+        ):
+            self.driver.pause_reading()
+        else:
+            self.driver.resume_reading()
+
+    def _run_stored(self, packet_ids: list[bytes], results: SendResults) -> None:
+        if not packet_ids:
+            return
+        was_full = self.connection.unanswered_count > self.front.settings.receive_max
+        if results.is_all_stored:
+            self.connection.acknowledge(packet_ids)
+        else:
+            for index, packet_id in enumerate(packet_ids):
+                self._answer(0x40, int.from_bytes(packet_id, "big"), results[index].code)
+            self.connection.unanswered_count -= len(packet_ids)
+        if was_full:
+            self._set_reading()
+        self.driver.flush_soon()
+
+    def _answer(self, first: int, packet_id: int, code: Code) -> None:
+        """PUBACK or PUBREC of what was stored or refused."""
+        version = self.connection.version
+        if code == Code.OK:
+            self.connection.queue(encode_ack(first, packet_id, 0, version))
+            return
+        self.front.refused.inc()
+        if version == V5:
+            reason = REFUSALS.get(code, Reason.UNSPECIFIED_ERROR)
+            self.connection.queue(encode_ack(first, packet_id, reason, version))
+        elif code in FINAL_REFUSALS:
+            self.connection.queue(encode_ack(first, packet_id, 0, version))
+        else:
+            self.end(Reason.SERVER_UNAVAILABLE, f"a publish was refused: {code.name}")
+
+    def _publish(self, packet: Publish) -> None:
+        """One with properties, or of QoS 2."""
+        assert self.opened is not None
+        if packet.qos == 2 and packet.packet_id in self._inbound:
+            if self._inbound[packet.packet_id]:  # else its PUBREC follows the store's answer
+                self._answer(PUBREC, packet.packet_id, Code.OK)
+                self.driver.flush_soon()
+            return
+        head = self.opened.heads.find(packet.topic, packet.qos, packet.retain)
+        message = message_of(head, packet.payload, packet.properties, wall_ms=clock.wall_ms())
+        if packet.qos == 2:
+            self._inbound[packet.packet_id] = False
+            self._post([message], partial(self._qos2_stored, packet.packet_id))
+        else:
+            ids = [packet.packet_id.to_bytes(2, "big")] if packet.qos else []
+            self._post([message], partial(self._run_stored, ids))
+
+    def _qos2_stored(self, packet_id: int, results: SendResults) -> None:
+        code = results[0].code
+        if code == Code.OK or (self.connection.version != V5 and code in FINAL_REFUSALS):
+            self._inbound[packet_id] = True
+        else:
+            self._inbound.pop(packet_id, None)
+            self.connection.open_qos2.discard(packet_id)
+        self._answer(PUBREC, packet_id, code)
+        self.driver.flush_soon()
+
+    def _release(self, packet: Pubrel) -> None:
+        known = self._inbound.pop(packet.packet_id, None) is not None
+        self.connection.open_qos2.discard(packet.packet_id)
+        reason = 0 if known else Reason.PACKET_IDENTIFIER_NOT_FOUND
+        version = self.connection.version
+        self.connection.queue(encode_ack(PUBCOMP, packet.packet_id, reason, version))
+        self.driver.flush_soon()
+
+    # ── leaving ─────────────────────────────────────────────────────────────────────────
+
+    def _resumed(self, driver: Driver[Event]) -> None:
+        if self.opened is not None:
+            self.opened.settle()
+
+    def _lost(self, driver: Driver[Event]) -> None:
+        self._is_gone = True
+        self.front.clients.discard(self)
+        if self.opened is not None:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Begin to let the session go, once."""
+        if not self._is_leaving and self.opened is not None:
+            self._is_leaving = True
+            self.front.leaving.start(self._let_go(self.opened), name="leave")
+
+    async def _let_go(self, opened: Opened) -> None:
+        self._forget()
+        sessions = self.front.sessions
+        try:
+            await self._idle.wait()
+            record = opened.owned.record
+            await opened.close_feeds()
+            self._left.set()
+            if not self._is_taken:
+                sessions.let_go(opened.owned, self)
+                received = tuple(number for number, stored in self._inbound.items() if stored)
+                record = msgspec.structs.replace(record, received=received)
+                if 0 <= self._expiry_s <= NEVER_EXPIRES_S:
+                    limit = self.front.settings.session_expiry_s_max
+                    expiry_s = min(self._expiry_s, limit)
+                    record = msgspec.structs.replace(record, expiry_s=expiry_s)
+                await sessions.disconnected(opened.owned, record, sends_will=self._sends_will)
+        except Refused as error:
+            logger.warning("client %s: %s", opened.call.client_id, error)
+        finally:
+            self._left.set()

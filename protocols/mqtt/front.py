@@ -1,0 +1,41 @@
+"""What all clients of one MQTT listener share."""
+
+from typing import Protocol
+
+from protocols.mqtt.mapping import Renderings
+from protocols.mqtt.sessions import Sessions
+from protocols.mqtt.settings import MqttSettings
+from protocols.pipeline import Services
+from protocols.tasks import Tasks
+
+
+class Ending(Protocol):
+    """A client, as far as the listener needs it."""
+
+    def shut_down(self) -> None: ...
+
+
+class Front:
+    """Settings, services, meters and who is connected."""
+
+    def __init__(self, name: str, settings: MqttSettings, services: Services) -> None:
+        self.name = name
+        self.settings = settings
+        self.services = services
+        self.sessions = Sessions(services)
+        self.renderings = Renderings()
+        self.tasks = Tasks(f"mqtt {name}")
+        self.leaving = Tasks(f"mqtt {name} leaving")
+        self.clients: set[Ending] = set()
+        metrics = services.metrics
+        self.received = metrics.counter(
+            "mqtt_received", "Publishes received from MQTT clients", listener=name
+        )
+        self.sent = metrics.counter("mqtt_sent", "Publishes sent to MQTT clients", listener=name)
+        self.dropped = metrics.counter(
+            "mqtt_dropped", "Publishes over the packet limit of their client", listener=name
+        )
+        self.refused = metrics.counter("mqtt_refused", "Publishes that were refused", listener=name)
+        metrics.gauge(
+            "mqtt_connections", "Open sockets", lambda: float(len(self.clients)), listener=name
+        )

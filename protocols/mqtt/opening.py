@@ -1,0 +1,360 @@
+"""From CONNECT to CONNACK: who it is, which session, what the two sides agree on."""
+
+import asyncio
+import ssl
+import uuid
+from collections.abc import Callable
+from typing import Final, cast
+
+from protocols.canonical import Call, GroupSpec, Identity
+from protocols.driver import Driver
+from protocols.errors import Code, Refused
+from protocols.mqtt.connection import Event, MqttConnection
+from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.fields import VARINT_MAX, is_text_clean
+from protocols.mqtt.front import Front
+from protocols.mqtt.mapping import Heads
+from protocols.mqtt.outbox import Feed, Outbox
+from protocols.mqtt.packets import (
+    V5,
+    V31,
+    Connack,
+    Connect,
+    PropertyValue,
+    Reason,
+)
+from protocols.mqtt.properties import Property, find_int, find_str
+from protocols.mqtt.records import WillRecord
+from protocols.mqtt.session import Subscribed, Subscriptions
+from protocols.mqtt.sessions import (
+    Opening,
+    Owned,
+    Owner,
+    rows,
+    session_group,
+    share_group,
+)
+from protocols.pipeline import Credentials, DeliveryStream
+
+PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no maximum
+
+Names = tuple[tuple[tuple[str, str], ...], ...]
+"""A distinguished name as ``ssl`` gives it."""
+
+ADMISSION: Final[dict[Code, Reason]] = {
+    Code.TOO_MANY_REQUESTS: Reason.CONNECTION_RATE_EXCEEDED,
+    Code.FORBIDDEN: Reason.BANNED,
+}
+
+
+class Opened:
+    """A connected session: who, what it owns, its feeds."""
+
+    def __init__(
+        self,
+        front: Front,
+        call: Call,
+        owned: Owned,
+        outbox: Outbox,
+        *,
+        connack: Connack,
+        keep_alive_s: int,
+    ) -> None:
+        self.front = front
+        self.call = call
+        self.owned = owned
+        self.outbox = outbox
+        self.connack = connack
+        self.keep_alive_s = keep_alive_s
+        self.heads = Heads(call.client_id)
+        self.subscriptions = Subscriptions(item.subscribed() for item in owned.record.subscriptions)
+        self.feed: Feed | None = None
+        self.share_feeds: dict[str, Feed] = {}
+        self.ended: Callable[[Code], None] = lambda code: None
+        self._streams: list[tuple[Feed, DeliveryStream]] = []
+
+    @property
+    def is_kept(self) -> bool:
+        return self.owned.record.is_kept
+
+    # ── feeds ───────────────────────────────────────────────────────────────────────────
+
+    def own_spec(self) -> GroupSpec:
+        return session_group(
+            self.owned.record,
+            list(self.subscriptions),
+            skips_qos0=not self.front.settings.queue_qos0,
+        )
+
+    async def open_feed(self) -> None:
+        """Open the session's stream; deliveries wait until ``start_feed``."""
+        feed = Feed(
+            self.outbox,
+            self.subscriptions,
+            credit=self.front.settings.queue_max,
+            is_auto_ack=not self.is_kept,
+            is_marked=self.is_kept,
+            ended=self._own_ended,
+        )
+        streams = self.front.services.streams
+        stream = await streams.open(self.call, self.own_spec(), feed, credit=feed.credit)
+        self.feed = feed
+        self._streams.append((feed, stream))
+
+    async def open_share(self, item: Subscribed) -> None:
+        """Become a member of a shared subscription."""
+        await self.front.sessions.join_share(self.owned.record, item)
+        feed = Feed(
+            self.outbox,
+            Subscriptions([item]),
+            credit=self.front.settings.queue_max,
+            is_auto_ack=False,
+            is_marked=False,
+            ended=self._share_ended,
+        )
+        self.share_feeds[item.topic_filter] = feed
+        spec = share_group(self.call.tenant, item.share, item.subject_filter, item.tag)
+        streams = self.front.services.streams
+        stream = await streams.open(self.call, spec, feed, credit=feed.credit)
+        self._streams.append((feed, stream))
+
+    def start_feed(self) -> None:
+        """Let what was opened flow."""
+        streams, self._streams = self._streams, []
+        for feed, stream in streams:
+            feed.start(stream)
+
+    def settle(self) -> None:
+        """The client reads again: give credit."""
+        for feed in self.feeds():
+            self.outbox.settle_soon(feed)
+
+    def feeds(self) -> list[Feed]:
+        own = [self.feed] if self.feed is not None else []
+        return own + list(self.share_feeds.values())
+
+    async def close_feeds(self) -> None:
+        """End all streams; a session that ends with its connection forgets its rows too."""
+        self.start_feed()
+        await self.outbox.close()
+        shares = [item for item in self.subscriptions if item.share]
+        for feed in self.feeds():
+            await feed.close(drop_group=feed is self.feed and not self.is_kept)
+        if self.is_kept:
+            return
+        filters = [item.subject_filter for item in self.subscriptions]
+        if filters:
+            await self.front.services.directory.subscribe(
+                [], rows(self.owned.record, filters), tenant=self.call.tenant, is_bound=True
+            )
+        for item in shares:
+            await self.front.sessions.leave_share(self.owned.record, item)
+
+    def _own_ended(self, feed: Feed, code: Code) -> None:
+        if feed is self.feed:
+            self.feed = None
+            self.ended(code)
+
+    def _share_ended(self, feed: Feed, code: Code) -> None:
+        """Somebody dropped the group while we joined, or the gateway lost its lease."""
+        for topic_filter, known in list(self.share_feeds.items()):
+            item = self.subscriptions.get(topic_filter)
+            if known is feed:
+                del self.share_feeds[topic_filter]
+                if item is not None:
+                    self.front.tasks.start(self._rejoin(item), name="rejoin")
+
+    async def _rejoin(self, item: Subscribed) -> None:
+        try:
+            await self.open_share(item)
+            self.start_feed()
+        except Refused:
+            self.ended(Code.HA_NOT_AVAILABLE)
+
+
+# ── CONNECT ─────────────────────────────────────────────────────────────────────────────
+
+
+async def open_session(
+    front: Front,
+    owner: Owner,
+    connection: MqttConnection,
+    driver: Driver[Event],
+    connect: Connect,
+) -> Opened | None:
+    """
+    Everything up to CONNACK; None: refused, the refusal is queued.
+
+    Raises Refused if the directory or all stores are away.
+    """
+    if (reason := _why_not(front, connect)) is not None:
+        is_garbled = bool(connect.client_id) and reason is Reason.CLIENT_IDENTIFIER_NOT_VALID
+        if is_garbled and connect.version != V5:
+            connection.fail(reason, "control characters in the client id")
+        else:
+            connection.refuse(reason)
+        return None
+    client_id = connect.client_id or f"auto-{uuid.uuid4().hex}"
+    identity = await _authenticate(front, driver, connect, client_id)
+    if identity is None:
+        has_shown = connect.user is not None
+        connection.refuse(Reason.BAD_USER_NAME_OR_PASSWORD if has_shown else Reason.NOT_AUTHORIZED)
+        return None
+    call = Call(
+        protocol="mqtt",
+        listener=front.name,
+        identity=identity,
+        tenant=_tenant(front, driver),
+        client_id=client_id,
+        peer=driver.peer,
+    )
+    code = front.services.admit(call)
+    if code != Code.OK:
+        connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
+        return None
+    return await _agree(front, owner, connection, driver, connect, call)
+
+
+def _why_not(front: Front, connect: Connect) -> Reason | None:
+    """What is wrong with a CONNECT that is well formed."""
+    if find_str(connect.properties, Property.AUTHENTICATION_METHOD) is not None:
+        return Reason.BAD_AUTHENTICATION_METHOD
+    if not is_text_clean(connect.client_id):
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    if not connect.client_id and (
+        connect.version == V31 or (connect.version != V5 and not connect.clean_start)
+    ):
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]
+    will = connect.will
+    if will is not None and len(will.payload) > front.settings.packet_bytes_max:
+        return Reason.PACKET_TOO_LARGE
+    return None
+
+
+async def _authenticate(
+    front: Front, driver: Driver[Event], connect: Connect, client_id: str
+) -> Identity | None:
+    certificate_name = _certificate(driver).get("commonName", "")
+    return await front.services.authenticator.authenticate(
+        Credentials(
+            protocol="mqtt",
+            listener=front.name,
+            user=connect.user or "",
+            password=connect.password or b"",
+            certificate_name=certificate_name,
+            client_id=client_id,
+            peer=driver.peer,
+            has_credentials=connect.user is not None or bool(certificate_name),
+        )
+    )
+
+
+def _certificate(driver: Driver[Event]) -> dict[str, str]:
+    """Subject of the client's certificate, by attribute name."""
+    transport = driver.transport
+    tls = transport.get_extra_info("ssl_object") if transport is not None else None
+    if not isinstance(tls, ssl.SSLObject):
+        return {}
+    subject = cast("Names", (tls.getpeercert() or {}).get("subject", ()))
+    return {name: value for part in subject for name, value in part}
+
+
+def _tenant(front: Front, driver: Driver[Event]) -> str:
+    source = front.settings.tenant
+    if source == "from_cert_o":
+        return _certificate(driver).get("organizationName", "")
+    if source == "from_cert_ou":
+        return _certificate(driver).get("organizationalUnitName", "")
+    return source
+
+
+async def _agree(
+    front: Front,
+    owner: Owner,
+    connection: MqttConnection,
+    driver: Driver[Event],
+    connect: Connect,
+    call: Call,
+) -> Opened | None:
+    """Take the session, open its streams, write CONNACK's properties."""
+    settings, properties = front.settings, connect.properties
+    expiry_s = _expiry_s(front, connect)
+    keep_alive_s, is_bounded = connect.keep_alive_s, False
+    limit_s = settings.server_keep_alive_s_max
+    if limit_s and connect.version == V5 and not 0 < keep_alive_s <= limit_s:
+        keep_alive_s, is_bounded = limit_s, True
+    will = WillRecord.from_packet(connect.will) if connect.will is not None else None
+    packet_bytes_max = find_int(properties, Property.MAXIMUM_PACKET_SIZE, PACKET_BYTES_MAX)
+    owned = await front.sessions.open(Opening(call, connect.clean_start, expiry_s, will), owner)
+    connack = Connack(
+        Reason.SUCCESS,
+        owned.is_present,
+        _connack_properties(front, connect, call.client_id, expiry_s, limit_s if is_bounded else 0)
+        if connect.version == V5
+        else (),
+    )
+    outbox = Outbox(
+        connection,
+        front.renderings,
+        client_id=call.client_id,
+        inflight_max=min(
+            settings.inflight_max, find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
+        ),
+        packet_bytes_max=packet_bytes_max,
+        topic_alias_max=find_int(properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
+        flush_soon=driver.flush_soon,
+        call_soon=asyncio.get_running_loop().call_soon,
+        is_peer_slow=lambda: driver.is_peer_slow,
+        sent=front.sent,
+        dropped=front.dropped,
+    )
+    opened = Opened(front, call, owned, outbox, connack=connack, keep_alive_s=keep_alive_s)
+    try:
+        if len(encode_packet(connack, connect.version)) > packet_bytes_max:
+            raise Refused(Code.PAYLOAD_TOO_LARGE, call.client_id, "CONNACK over its packet limit")
+        await _reopen(opened)
+    except Refused as error:
+        await opened.close_feeds()
+        front.sessions.let_go(owned, owner)
+        await front.sessions.disconnected(owned, owned.record, sends_will=False)
+        if error.code == Code.PAYLOAD_TOO_LARGE:
+            connection.fail(Reason.PACKET_TOO_LARGE, str(error))
+            return None
+        raise
+    return opened
+
+
+async def _reopen(opened: Opened) -> None:
+    """The streams of a session that was there before."""
+    items = list(opened.subscriptions)
+    if any(not item.share for item in items):
+        await opened.open_feed()
+    for item in items:
+        if item.share:
+            await opened.open_share(item)
+
+
+def _expiry_s(front: Front, connect: Connect) -> int:
+    limit = front.settings.session_expiry_s_max
+    if connect.version == V5:
+        return min(limit, find_int(connect.properties, Property.SESSION_EXPIRY, 0))
+    return 0 if connect.clean_start else limit
+
+
+def _connack_properties(
+    front: Front, connect: Connect, client_id: str, expiry_s: int, keep_alive_s: int
+) -> tuple[tuple[int, PropertyValue], ...]:
+    """What the server insists on; absent means the specification's default."""
+    settings = front.settings
+    pairs: list[tuple[int, PropertyValue]] = []
+    if settings.topic_alias_max:
+        pairs.append((Property.TOPIC_ALIAS_MAXIMUM, settings.topic_alias_max))
+    pairs.append((Property.MAXIMUM_PACKET_SIZE, settings.packet_bytes_max))
+    pairs.append((Property.RECEIVE_MAXIMUM, settings.receive_max))
+    if expiry_s != find_int(connect.properties, Property.SESSION_EXPIRY, 0):
+        pairs.append((Property.SESSION_EXPIRY, expiry_s))
+    if not connect.client_id:
+        pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
+    if keep_alive_s:
+        pairs.append((Property.SERVER_KEEP_ALIVE, keep_alive_s))
+    return tuple(pairs)

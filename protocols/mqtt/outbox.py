@@ -1,0 +1,373 @@
+"""
+From the streams of a session to its socket: what goes out, in which order, how much at a time.
+
+A ``Feed`` is one standing stream (the session's own, or its part in a shared subscription) with
+its credit; the ``Outbox`` plans, renders, numbers and sends what the feeds hand in, and tells
+them when the client has it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from protocols import clock
+from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
+from protocols.errors import Code
+from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.encoder import encode_ack, publish_again
+from protocols.mqtt.fields import protocol_error
+from protocols.mqtt.mapping import Rendering, Renderings
+from protocols.mqtt.packets import V5, Pubcomp, Pubrec, Reason
+from protocols.mqtt.session import Flight, Outgoing, Plan, Stage, Subscriptions, Window
+from protocols.pipeline import DeliveryStream, Meter
+from protocols.tasks import Tasks
+
+PUBREL: Final = 0x62
+
+Marks = list[tuple[ReceiptHandle, int, int]]
+
+
+class Feed:
+    """One stream into the outbox: its credit, its acks, what came before it was ready."""
+
+    def __init__(
+        self,
+        outbox: "Outbox",
+        subscriptions: Subscriptions,
+        *,
+        credit: int,
+        is_auto_ack: bool,
+        is_marked: bool,
+        ended: Callable[["Feed", Code], None],
+    ) -> None:
+        self.subscriptions = subscriptions
+        self.is_marked = is_marked
+        """Packet ids and stages are kept at the store: the session outlives us."""
+
+        self.credit = credit
+        self.early: list[Delivery] | None = []
+        """What came before ``start``; None: started."""
+
+        self._outbox = outbox
+        self._is_auto_ack = is_auto_ack
+        self._ended = ended
+        self._stream: DeliveryStream | None = None
+        self._finished_count = 0
+        self._allowed = credit
+        self._to_ack: list[ReceiptHandle] = []
+        self._marks: Marks = []
+
+    # DeliverySink
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if self.early is not None:
+            self.early += deliveries
+        else:
+            self._outbox.deliver(self, deliveries)
+
+    def ended(self, code: Code, hint: str) -> None:
+        self._stream = None
+        self._ended(self, code)
+
+    # owner
+
+    def start(self, stream: DeliveryStream) -> None:
+        """Deliveries flow from now on; those an earlier connection had sent go first."""
+        self._stream = stream
+        early, self.early = self.early or [], None
+        self._outbox.resend(self, [delivery for delivery in early if delivery.packet_id])
+        self._outbox.deliver(self, [delivery for delivery in early if not delivery.packet_id])
+
+    @property
+    def stream(self) -> DeliveryStream | None:
+        return self._stream
+
+    async def close(self, *, drop_group: bool) -> None:
+        """End the stream; what was not acknowledged goes back or stays, as its group says."""
+        stream = self._stream
+        if stream is not None:
+            self.settle()
+            self._stream = None
+            await stream.close(drop_group=drop_group)
+
+    # Source
+
+    def done(self, handle: ReceiptHandle) -> None:
+        self._finished_count += 1
+        if not self._is_auto_ack:
+            self._to_ack.append(handle)
+        self._outbox.settle_soon(self)
+
+    def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
+        """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
+        self._marks.append((handle, packet_id, Stage.SENT))
+        self._outbox.settle_soon(self)
+
+    async def mark_durably(self, marks: Marks) -> bool:
+        return self._stream is not None and await self._stream.mark_durably(marks)
+
+    def settle(self) -> None:
+        """Send what this tick has gathered: marks, acks, more credit."""
+        stream = self._stream
+        if stream is None:
+            return
+        if self._marks:
+            marks, self._marks = self._marks, []
+            stream.mark(marks)
+        if self._to_ack:
+            handles, self._to_ack = self._to_ack, []
+            stream.ack(handles)
+        total = self._finished_count + self.credit
+        if total - self._allowed >= self.credit >> 2 and not self._outbox.is_peer_slow():
+            self._allowed = total
+            stream.allow(total)
+
+
+class Outbox:
+    """Everything between the feeds of one session and its connection."""
+
+    def __init__(
+        self,
+        connection: MqttConnection,
+        renderings: Renderings,
+        *,
+        client_id: str,
+        inflight_max: int,
+        packet_bytes_max: int,
+        topic_alias_max: int,
+        flush_soon: Callable[[], None],
+        call_soon: Callable[[Callable[[], None]], object],
+        is_peer_slow: Callable[[], bool],
+        sent: Meter,
+        dropped: Meter,
+    ) -> None:
+        self.window = Window(inflight_max)
+        self.is_peer_slow = is_peer_slow
+        self._connection = connection
+        self._renderings = renderings
+        self._client_id = client_id
+        self._packet_bytes_max = packet_bytes_max
+        self._topic_alias_max = topic_alias_max
+        self._aliases: dict[bytes, int] = {}
+        self._flush_soon = flush_soon
+        self._call_soon = call_soon
+        self._sent, self._dropped = sent, dropped
+        self._tasks = Tasks(f"mqtt-outbox {client_id}")
+        self._resending: deque[tuple[int, bytes]] = deque()
+        self._held_tags: frozenset[int] = frozenset()
+        self._held: list[tuple[Feed, Delivery]] = []
+        self._to_settle: set[Feed] = set()
+
+    # ── in from the feeds ───────────────────────────────────────────────────────────────
+
+    def deliver(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
+        """Send what fits the window; the rest waits in order."""
+        out: list[bytes] = []
+        now_ms = clock.wall_ms()
+        subscriptions, held = feed.subscriptions, self._held_tags
+        for delivery in deliveries:
+            if held and held.issuperset(delivery.reads):
+                self._held.append((feed, delivery))
+                continue
+            rendering = self._renderings.find(delivery.message)
+            plan = subscriptions.plan(
+                delivery.reads,
+                delivery.qos,
+                delivery.retain,
+                is_own=subscriptions.has_no_local and rendering.publisher == self._client_id,
+            )
+            if plan is None or not rendering.topic or rendering.is_expired(now_ms):
+                feed.done(delivery.handle)
+            elif plan.qos:
+                self.window.waiting.append(Outgoing(rendering, plan, feed, delivery.handle))
+            else:
+                self._add_qos0(rendering, plan, out, now_ms)
+                feed.done(delivery.handle)
+        self._pump(out, now_ms)
+
+    def send_retained(self, messages: Sequence[StoredMessage], plan: Plan) -> set[str]:
+        """Retained values of a new subscription; the ids of those that went."""
+        out: list[bytes] = []
+        now_ms, ids = clock.wall_ms(), set[str]()
+        for message in messages:
+            rendering = self._renderings.find(message)
+            qos = min(plan.qos, rendering.qos)
+            if not rendering.topic or rendering.is_expired(now_ms):
+                continue
+            ids.add(message.message_id)
+            one = Plan(qos, True, plan.identifiers)
+            if qos:
+                self.window.waiting.append(Outgoing(rendering, one, None, None))
+            else:
+                self._add_qos0(rendering, one, out, now_ms)
+        self._pump(out, now_ms)
+        return ids
+
+    def hold(self, tags: frozenset[int]) -> None:
+        """Deliveries for these new subscriptions alone wait until ``let_go``."""
+        self._held_tags = tags
+
+    def let_go(self, sent_ids: set[str]) -> None:
+        """Deliver what was held, without the messages that went as retained values."""
+        held, self._held, self._held_tags = self._held, [], frozenset()
+        for feed, delivery in held:
+            if sent_ids and delivery.message.message_id in sent_ids:
+                feed.done(delivery.handle)
+            else:
+                self.deliver(feed, [delivery])
+
+    def resend(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
+        """What an earlier connection left open: same ids, same order, DUP [MQTT-4.4.0-1]."""
+        now_ms = clock.wall_ms()
+        for delivery in deliveries:
+            packet_id, stage = delivery.packet_id, delivery.stage
+            if stage == Stage.RECEIVED:
+                flight = Flight(feed, delivery.handle, 2, stage)
+                packet = encode_ack(PUBREL, packet_id, 0, self._connection.version)
+            else:
+                rendering = self._renderings.find(delivery.message)
+                plan = feed.subscriptions.plan(
+                    delivery.reads, delivery.qos, delivery.retain, is_own=False
+                )
+                if plan is None or not plan.qos or not rendering.topic:
+                    feed.done(delivery.handle)
+                    continue
+                flight = Flight(feed, delivery.handle, plan.qos, Stage.SENT)
+                head, tail = self._parts(rendering, plan, now_ms)
+                packet = publish_again(head + packet_id.to_bytes(2, "big") + tail)
+            self.window.adopt(packet_id, flight)
+            self._resending.append((packet_id, packet))
+        self.pump()
+
+    # ── in from the client ──────────────────────────────────────────────────────────────
+
+    def acked(self, packet_ids: Sequence[int]) -> None:
+        """PUBACKs. Raises PacketError if one answers a QoS 2 publish."""
+        if not self.window.acknowledged(packet_ids):
+            raise protocol_error("PUBACK of a QoS 2 publish")
+        self.pump()
+
+    def received(self, packet: Pubrec) -> None:
+        """PUBREC: the publish is there, or was refused."""
+        flight = self.window.flights.get(packet.packet_id)
+        version = self._connection.version
+        if flight is None:
+            if packet.reason < 0x80:
+                reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
+                self._connection.queue(encode_ack(PUBREL, packet.packet_id, reason, version))
+            return
+        if flight.qos != 2 or flight.stage == Stage.WAITING:
+            raise protocol_error("PUBREC of what is no QoS 2 publish")
+        if packet.reason >= 0x80:
+            self.window.finish(packet.packet_id)
+            self.pump()
+            return
+        flight.stage = Stage.RECEIVED
+        answer = encode_ack(PUBREL, packet.packet_id, 0, version)
+        self._after_mark(flight, packet.packet_id, Stage.RECEIVED, answer)
+
+    def completed(self, packet: Pubcomp) -> None:
+        """PUBCOMP: done."""
+        flight = self.window.flights.get(packet.packet_id)
+        if flight is None:
+            return
+        if flight.qos != 2 or flight.stage != Stage.RECEIVED:
+            raise protocol_error("PUBCOMP before PUBREC")
+        self.window.finish(packet.packet_id)
+        self.pump()
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────
+
+    def pump(self) -> None:
+        """Send as much of what waits as the window takes."""
+        self._pump([], clock.wall_ms())
+
+    def _pump(self, out: list[bytes], now_ms: int) -> None:
+        window = self.window
+        while self._resending and len(window.flights) - len(self._resending) < window.limit:
+            out.append(self._resending.popleft()[1])
+        waiting = window.waiting
+        while waiting and len(window.flights) < window.limit:
+            self._add(waiting.popleft(), out, now_ms)
+        if out:
+            self._connection.queue(b"".join(out))
+            self._flush_soon()
+
+    def _add(self, outgoing: Outgoing, out: list[bytes], now_ms: int) -> None:
+        rendering, plan, source, handle = outgoing
+        head, tail = self._parts(rendering, plan, now_ms)
+        if self._is_too_large(len(head) + len(tail) + 2):
+            if source is not None and handle is not None:
+                source.done(handle)
+            return
+        packet_id = self.window.take(source, handle, plan.qos)
+        number = packet_id.to_bytes(2, "big")
+        if plan.qos == 1:
+            if handle is not None and isinstance(source, Feed) and source.is_marked:
+                source.mark(handle, packet_id)
+            out += (head, number, tail)
+        else:
+            flight = self.window.flights[packet_id]
+            self._after_mark(flight, packet_id, Stage.SENT, b"".join((head, number, tail)))
+        self._sent.inc()
+
+    def _add_qos0(self, rendering: Rendering, plan: Plan, out: list[bytes], now_ms: int) -> None:
+        head, tail = self._parts(rendering, plan, now_ms)
+        if not self._is_too_large(len(head) + len(tail)):
+            out += (head, tail)
+            self._sent.inc()
+
+    def _is_too_large(self, size: int) -> bool:
+        """Over the client's Maximum Packet Size: as if delivered [MQTT-3.1.2-25]."""
+        if size <= self._packet_bytes_max:
+            return False
+        self._dropped.inc()
+        return True
+
+    def _parts(self, rendering: Rendering, plan: Plan, now_ms: int) -> tuple[bytes, bytes]:
+        version = self._connection.version
+        if version != V5 or not self._topic_alias_max:
+            return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
+        topic = rendering.topic
+        alias = self._aliases.get(topic)
+        if alias is not None:
+            return rendering.aliased_parts(b"", alias, plan, now_ms)
+        if len(self._aliases) >= self._topic_alias_max:
+            return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
+        alias = self._aliases[topic] = len(self._aliases) + 1
+        return rendering.aliased_parts(topic, alias, plan, now_ms)
+
+    def _after_mark(self, flight: Flight, packet_id: int, stage: int, packet: bytes) -> None:
+        """Send *packet* once the store has the stage on disk; at once for what it need not keep."""
+        source, handle = flight.source, flight.handle
+        if handle is None or not isinstance(source, Feed) or not source.is_marked:
+            self._send_marked(flight, stage, packet)
+            return
+        self._tasks.start(
+            self._mark_and_send(source, flight, [(handle, packet_id, stage)], packet),
+            name=f"mark {packet_id}",
+        )
+
+    async def _mark_and_send(self, feed: Feed, flight: Flight, marks: Marks, packet: bytes) -> None:
+        if await feed.mark_durably(marks):
+            self._send_marked(flight, marks[0][2], packet)
+
+    def _send_marked(self, flight: Flight, stage: int, packet: bytes) -> None:
+        flight.stage = stage
+        self._connection.queue(packet)
+        self._flush_soon()
+
+    # ── once per tick ───────────────────────────────────────────────────────────────────
+
+    def settle_soon(self, feed: Feed) -> None:
+        if not self._to_settle:
+            self._call_soon(self._settle)
+        self._to_settle.add(feed)
+
+    def _settle(self) -> None:
+        feeds, self._to_settle = self._to_settle, set()
+        for feed in feeds:
+            feed.settle()
+
+    async def close(self) -> None:
+        await self._tasks.close()

@@ -1,0 +1,164 @@
+"""What the directory knows of MQTT sessions: msgpack values under ``mqtt/…`` keys."""
+
+import msgspec
+
+from protocols.canonical import Head, Message
+from protocols.mqtt.mapping import TAG, stored_properties
+from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
+from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.session import Subscribed
+
+SESSION_PREFIX = "mqtt/session/"
+SHARE_PREFIX = "mqtt/share/"
+
+
+class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A will, ready to be published by any gateway."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+    """As stored."""
+
+    expiry_s: int = -1
+    """Counted from when it is published; -1: never."""
+
+    delay_s: int = 0
+
+    @classmethod
+    def from_packet(cls, will: Will) -> "WillRecord":
+        return cls(
+            topic=will.topic,
+            payload=will.payload,
+            qos=will.qos,
+            retain=will.retain,
+            properties=stored_properties(will.properties),
+            expiry_s=find_int(will.properties, Property.MESSAGE_EXPIRY, -1),
+            delay_s=find_int(will.properties, Property.WILL_DELAY, 0),
+        )
+
+    def message(self, client_id: str, *, once_key: bytes, wall_ms: int) -> Message:
+        head = Head(
+            subject=self.topic,
+            tag=TAG,
+            qos=self.qos,
+            retain=self.retain,
+            order_key=client_id,
+            properties=(("mqtt_topic", self.topic), ("mqtt_qos", str(self.qos))),
+        )
+        return Message(
+            head,
+            self.payload,
+            properties=self.properties,
+            once_key=once_key,
+            expires_at_ms=wall_ms + self.expiry_s * 1000 if self.expiry_s >= 0 else 0,
+        )
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``Subscribed`` as kept."""
+
+    topic_filter: str
+    subject_filter: str
+    tag: int
+    share: str = ""
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+
+    @classmethod
+    def of(cls, item: Subscribed) -> "SubscriptionRecord":
+        return cls(**item._asdict())
+
+    def subscribed(self) -> Subscribed:
+        return Subscribed(
+            self.topic_filter,
+            self.share,
+            self.subject_filter,
+            self.qos,
+            self.no_local,
+            self.retain_as_published,
+            self.identifier,
+            self.tag,
+        )
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One client id: who owns it, and what outlives its connection."""
+
+    tenant: str
+    client_id: str
+    gateway: str
+    gateway_epoch: int
+    owner_epoch: int
+    """Rises with each connection; stores refuse what comes with a lower one."""
+
+    incarnation: int
+    """Owner epoch of its creation: two sessions of one client id are never confused."""
+
+    listener: str = ""
+    identity: str = "anonymous"
+    roles: tuple[str, ...] = ()
+    is_anonymous: bool = False
+    is_connected: bool = False
+    expiry_s: int = 0
+    """Session Expiry Interval: 0 ends with the connection, 2^32-1 never."""
+
+    will: WillRecord | None = None
+    will_at_ms: int = 0
+    """Wall time at which the will of a lost connection is due."""
+
+    ends_at_ms: int = 0
+    """Wall time at which the session of a lost connection ends; 0: never."""
+
+    subscriptions: tuple[SubscriptionRecord, ...] = ()
+    received: tuple[int, ...] = ()
+    """Packet ids of QoS 2 publishes that are stored and not released."""
+
+    @property
+    def key(self) -> str:
+        return session_key(self.tenant, self.client_id)
+
+    @property
+    def is_kept(self) -> bool:
+        """Outlives its connection."""
+        return self.expiry_s > 0
+
+    def due_ms(self) -> int:
+        """When something is to be done about a lost connection; 0: never."""
+        if self.is_connected:
+            return 0
+        times = [at for at in (self.will_at_ms if self.will else 0, self.ends_at_ms) if at]
+        return min(times, default=0)
+
+    def disconnected(self, *, wall_ms: int, sends_will: bool) -> "SessionRecord":
+        """The record once the connection is gone [MQTT 5, 3.1.3.2.2: the earlier of the two]."""
+        will = self.will if sends_will else None
+        ends_at_ms = 0 if self.expiry_s == NEVER_EXPIRES_S else wall_ms + self.expiry_s * 1000
+        delay_s = min(will.delay_s, self.expiry_s) if will else 0
+        return msgspec.structs.replace(
+            self,
+            is_connected=False,
+            will=will,
+            will_at_ms=wall_ms + delay_s * 1000 if will else 0,
+            ends_at_ms=ends_at_ms,
+        )
+
+
+def session_key(tenant: str, client_id: str) -> str:
+    return f"{SESSION_PREFIX}{tenant}/{client_id}"
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(SessionRecord)
+
+
+def encode_session(record: SessionRecord) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_session(value: bytes) -> SessionRecord:
+    return _decoder.decode(value)

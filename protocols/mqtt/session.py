@@ -1,0 +1,229 @@
+"""
+What a session knows apart from sockets and stores: its subscriptions, its packet ids, its window.
+
+``Subscriptions`` decides how a delivery that was found in some of the session's queues goes out;
+``Window`` gives packet ids and keeps what is unacknowledged within the client's limit.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from protocols.canonical import ReceiptHandle
+from protocols.mqtt.mapping import Rendering
+from protocols.mqtt.packets import SubscribeItem
+from protocols.mqtt.topics import parse_filter
+
+PACKET_ID_MAX: Final = 65_535
+
+
+# ── subscriptions ───────────────────────────────────────────────────────────────────────
+
+
+class Subscribed(NamedTuple):
+    """One subscription of a session."""
+
+    topic_filter: str
+    """As the client wrote it, ``$share/name/`` included; its key in the session."""
+
+    share: str
+    subject_filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    identifier: int
+    """Subscription identifier; 0: none."""
+
+    tag: int
+    """Stands for it in the read set of the session's group."""
+
+
+class Plan(NamedTuple):
+    """How a delivery goes out."""
+
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+
+
+class Subscriptions:
+    """By filter and by tag; what is decided once per kind of delivery is remembered."""
+
+    def __init__(self, known: Iterable[Subscribed] = ()) -> None:
+        self._by_filter = {item.topic_filter: item for item in known}
+        self._next_tag = max((item.tag for item in self._by_filter.values()), default=0) + 1
+        self._by_tag: dict[int, Subscribed] = {}
+        self._plans: dict[tuple[tuple[int, ...], int, bool, bool], Plan | None] = {}
+        self.has_no_local = False
+        self._changed()
+
+    def __len__(self) -> int:
+        return len(self._by_filter)
+
+    def __iter__(self) -> Iterator[Subscribed]:
+        return iter(list(self._by_filter.values()))
+
+    def get(self, topic_filter: str) -> Subscribed | None:
+        return self._by_filter.get(topic_filter)
+
+    def put(self, item: SubscribeItem, qos: int, identifier: int) -> Subscribed:
+        """Add, or replace the options of the one with the same filter, which keeps its tag."""
+        parts, old = parse_filter(item.topic_filter), self._by_filter.get(item.topic_filter)
+        assert parts is not None
+        if old is None:
+            tag, self._next_tag = self._next_tag, self._next_tag + 1
+        else:
+            tag = old.tag
+        new = Subscribed(
+            item.topic_filter,
+            parts.share,
+            parts.subject_filter,
+            qos,
+            item.no_local,
+            item.retain_as_published,
+            identifier,
+            tag,
+        )
+        self._by_filter[item.topic_filter] = new
+        self._changed()
+        return new
+
+    def remove(self, topic_filter: str) -> Subscribed | None:
+        gone = self._by_filter.pop(topic_filter, None)
+        self._changed()
+        return gone
+
+    def plan(self, reads: tuple[int, ...], qos: int, retain: bool, *, is_own: bool) -> Plan | None:
+        """
+        One PUBLISH for all subscriptions that matched [MQTT 5, 3.3.4]; None: nobody wants it.
+
+        Args:
+            reads: tags of the queues it was found in.
+            qos: of the publish.
+            retain: retain flag of the publish.
+            is_own: published by this very client (no-local).
+        """
+        key = (reads, qos, retain, is_own and self.has_no_local)
+        if key not in self._plans:
+            self._plans[key] = self._decide(*key)
+        return self._plans[key]
+
+    def _decide(self, reads: tuple[int, ...], qos: int, retain: bool, is_own: bool) -> Plan | None:
+        wanting = [
+            item
+            for tag in reads
+            if (item := self._by_tag.get(tag)) is not None and not (is_own and item.no_local)
+        ]
+        if not wanting:
+            return None
+        return Plan(
+            min(qos, max(item.qos for item in wanting)),
+            retain and any(item.retain_as_published for item in wanting),
+            tuple(item.identifier for item in wanting if item.identifier),
+        )
+
+    def _changed(self) -> None:
+        self._by_tag = {item.tag: item for item in self._by_filter.values()}
+        self.has_no_local = any(item.no_local for item in self._by_filter.values())
+        self._plans.clear()
+
+
+# ── out ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Source(Protocol):
+    """Where a delivery came from, and who hears that it is done."""
+
+    def done(self, handle: ReceiptHandle) -> None:
+        """The client has it, or never will."""
+        ...
+
+
+class Outgoing(NamedTuple):
+    """A publish above QoS 0 on its way to the client."""
+
+    rendering: Rendering
+    plan: Plan
+    source: Source | None
+    """None: a retained value, which nobody waits for."""
+
+    handle: ReceiptHandle | None
+
+
+class Stage:
+    """Of an unacknowledged publish; as marked in the store."""
+
+    WAITING: Final = 0  # QoS 2: its mark is not durable yet
+    SENT: Final = 1
+    RECEIVED: Final = 2  # QoS 2: PUBREC came, PUBREL is out
+
+
+class Flight:
+    """One packet id in use."""
+
+    __slots__ = ("handle", "qos", "source", "stage")
+
+    def __init__(
+        self, source: Source | None, handle: ReceiptHandle | None, qos: int, stage: int
+    ) -> None:
+        self.source = source
+        self.handle = handle
+        self.qos = qos
+        self.stage = stage
+
+    def finish(self) -> None:
+        if self.source is not None and self.handle is not None:
+            self.source.done(self.handle)
+
+
+class Window:
+    """
+    Packet ids and unacknowledged publishes of one session, and what waits for a place.
+
+    Never more than *limit* in flight: the client's Receive Maximum and our own bound.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.waiting: deque[Outgoing] = deque()
+        self.flights: dict[int, Flight] = {}
+        self._next_id = 1
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.flights) < self.limit
+
+    def take(self, source: Source | None, handle: ReceiptHandle | None, qos: int) -> int:
+        """Put into flight; the packet id it got. There must be room."""
+        packet_id = self._next_id
+        while packet_id in self.flights:
+            packet_id = packet_id % PACKET_ID_MAX + 1
+        self._next_id = packet_id % PACKET_ID_MAX + 1
+        stage = Stage.WAITING if qos == 2 else Stage.SENT
+        self.flights[packet_id] = Flight(source, handle, qos, stage)
+        return packet_id
+
+    def adopt(self, packet_id: int, flight: Flight) -> None:
+        """An id that an earlier connection of the session gave [MQTT-4.4.0-1]."""
+        self.flights[packet_id] = flight
+        if packet_id >= self._next_id:
+            self._next_id = packet_id % PACKET_ID_MAX + 1
+
+    def acknowledged(self, packet_ids: Sequence[int]) -> bool:
+        """PUBACKs; False: one of them names a QoS 2 publish. Unknown ids are ignored."""
+        flights = self.flights
+        for packet_id in packet_ids:
+            flight = flights.get(packet_id)
+            if flight is None:
+                continue
+            if flight.qos != 1:
+                return False
+            del flights[packet_id]
+            flight.finish()
+        return True
+
+    def finish(self, packet_id: int) -> None:
+        """This exchange is over."""
+        flight = self.flights.pop(packet_id, None)
+        if flight is not None:
+            flight.finish()

@@ -1,0 +1,423 @@
+"""
+Who owns which client id, over all gateways; what becomes of a session that lost its connection.
+
+State lives in the directory, one record per client id, written only with the version last seen:
+whoever loses the race reads the winner and tries again. An owner that sees its record taken
+by a higher owner epoch lets its connection go. What is due later (a delayed will, the end of a
+session, everything of a gateway whose lease ended) any gateway may do; a will carries a once-key
+of (session, owner epoch), so that two who try publish it once.
+"""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from protocols import clock
+from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read
+from protocols.errors import Code, Refused
+from protocols.mqtt.records import (
+    SESSION_PREFIX,
+    SHARE_PREFIX,
+    SessionRecord,
+    SubscriptionRecord,
+    WillRecord,
+    decode_session,
+    encode_session,
+    session_key,
+)
+from protocols.mqtt.session import Subscribed
+from protocols.pipeline import Put, Record, Services, Subscription
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.mqtt")
+
+RACES_MAX: Final = 10
+"""Lost conditional writes of one CONNECT before the client is told to come back."""
+
+SWEEP_S: Final = 0.25
+"""How often what is due is looked for."""
+
+HELP_S: Final = 2.0
+"""How long a gateway waits for the one that should act, before it acts itself."""
+
+
+class Owner(Protocol):
+    """A connection that holds a session."""
+
+    def take_over(self) -> None:
+        """Another connection has the session: tell the client, go."""
+        ...
+
+    async def left(self) -> None:
+        """Wait until it let go of the session's streams."""
+        ...
+
+
+class Owned(NamedTuple):
+    """A session in the hands of one connection."""
+
+    record: SessionRecord
+    version: int
+    """Of the record in the directory."""
+
+    is_present: bool
+    """It was there before: the Session Present of CONNACK."""
+
+
+class Opening(NamedTuple):
+    """What CONNECT wants of its session."""
+
+    call: Call
+    clean_start: bool
+    expiry_s: int
+    will: WillRecord | None
+
+
+# ── names ───────────────────────────────────────────────────────────────────────────────
+
+
+def filter_queue(tenant: str, subject_filter: str) -> QueueRef:
+    return QueueRef(QueueKind.FILTER, subject_filter, tenant)
+
+
+def group_name(record: SessionRecord) -> str:
+    """A kept session's group lives under its client id; one that ends is used once."""
+    if record.is_kept:
+        return f"mqtt/{record.tenant}/{record.client_id}"
+    return f"mqtt-clean/{record.tenant}/{record.client_id}/{record.owner_epoch}"
+
+
+def session_group(
+    record: SessionRecord, subscriptions: Sequence[Subscribed], *, skips_qos0: bool
+) -> GroupSpec:
+    """The one group that a session reads all its filter queues with."""
+    is_kept = record.is_kept
+    reads = tuple(
+        Read(filter_queue(record.tenant, item.subject_filter), tag=item.tag)
+        for item in subscriptions
+        if not item.share
+    )
+    return GroupSpec(
+        name=group_name(record),
+        reads=reads,
+        incarnation=record.incarnation,
+        owner_epoch=record.owner_epoch if is_kept else 0,
+        is_volatile=not is_kept,
+        is_auto_ack=not is_kept,
+        is_inherited=is_kept,
+        skips_qos0_on_resume=is_kept and skips_qos0,
+    )
+
+
+def share_group(tenant: str, share: str, subject_filter: str, tag: int) -> GroupSpec:
+    """The group that the members of a shared subscription compete in."""
+    return GroupSpec(
+        name=f"share/{tenant}/{share}/{subject_filter}",
+        reads=(Read(filter_queue(tenant, subject_filter), tag=tag),),
+    )
+
+
+def share_prefix(tenant: str, share: str, subject_filter: str) -> str:
+    """Key prefix of the members of a shared subscription."""
+    return f"{SHARE_PREFIX}{tenant}/{share}/{subject_filter}\x00"
+
+
+def will_once_key(record: SessionRecord) -> bytes:
+    """Published once per (session, owner epoch)."""
+    text = f"will\x00{record.tenant}\x00{record.client_id}\x00{record.owner_epoch}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def rows(record: SessionRecord, filters: Sequence[str]) -> list[Subscription]:
+    """Rows of the matching table for these subject filters."""
+    owner = group_name(record)
+    return [
+        Subscription(subject_filter, filter_queue(record.tenant, subject_filter), owner)
+        for subject_filter in dict.fromkeys(filters)
+    ]
+
+
+# ── the sessions of one gateway ─────────────────────────────────────────────────────────
+
+
+class Sessions:
+    """Opens, keeps and ends sessions; does what is due for those that nobody holds."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._owners: dict[str, tuple[Owner, int]] = {}
+        # by key: who holds it here, at which owner epoch
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks = Tasks("mqtt-sessions")
+        self._by_gateway: dict[tuple[str, int], set[str]] = {}
+        self._holder_of: dict[str, tuple[str, int]] = {}
+        self._due: list[tuple[int, str, int]] = []
+        self._busy: set[str] = set()
+        self._undo = services.directory.watch(SESSION_PREFIX, self._changed)
+
+    def start(self) -> None:
+        self._changed(list(self._services.directory.items(SESSION_PREFIX)))
+        self._tasks.start(self._sweep_for_ever(), name="sweep")
+
+    async def close(self) -> None:
+        self._undo()
+        await self._tasks.close()
+
+    # ── opening ─────────────────────────────────────────────────────────────────────────
+
+    async def open(self, opening: Opening, owner: Owner) -> Owned:
+        """
+        Make *owner* the one connection of its client id.
+
+        Raises Refused: the directory is away, or others keep winning the race.
+        """
+        call = opening.call
+        key = session_key(call.tenant, call.client_id)
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        async with lock:
+            if (holding := self._owners.pop(key, None)) is not None:
+                holding[0].take_over()
+                await holding[0].left()
+            for _ in range(RACES_MAX):
+                owned = await self._try_open(key, opening)
+                if owned is not None:
+                    self._owners[key] = (owner, owned.record.owner_epoch)
+                    return owned
+        raise Refused(Code.TOO_MANY_REQUESTS, call.client_id, "the client id is fought over")
+
+    async def _try_open(self, key: str, opening: Opening) -> Owned | None:
+        """One attempt; None: somebody else wrote first."""
+        found, now_ms = self._services.directory.get(key), clock.wall_ms()
+        old = decode_session(found.value) if found is not None and found.value else None
+        is_present = (
+            old is not None
+            and old.is_kept
+            and not opening.clean_start
+            and not (old.ends_at_ms and old.ends_at_ms <= now_ms)
+        )
+        if old is not None and old.will is not None:
+            is_cancelled = is_present and min(old.will.delay_s, old.expiry_s) > 0
+            if not is_cancelled:  # [MQTT-3.1.3-9]
+                await self._publish_will(old)
+        record = self._new_record(opening, old, now_ms, is_present=is_present)
+        version = found.version if found is not None and found.value is not None else 0
+        put = Put(key, encode_session(record), version, is_bound=_is_bound(record))
+        (result,) = await self._services.directory.put([put])
+        if not result.is_ours:
+            return None
+        if old is not None and old.is_kept and not is_present:
+            await self._forget(old)
+        return Owned(record, result.record.version, is_present)
+
+    def _new_record(
+        self, opening: Opening, old: SessionRecord | None, now_ms: int, *, is_present: bool
+    ) -> SessionRecord:
+        call, directory = opening.call, self._services.directory
+        # above any epoch the client id ever had, also one whose record is gone
+        owner_epoch = max(now_ms, old.owner_epoch + 1 if old is not None else 0)
+        kept = old if is_present else None
+        return SessionRecord(
+            tenant=call.tenant,
+            client_id=call.client_id,
+            gateway=directory.gateway,
+            gateway_epoch=directory.gateway_epoch,
+            owner_epoch=owner_epoch,
+            incarnation=kept.incarnation if kept else owner_epoch,
+            listener=call.listener,
+            identity=call.identity.name,
+            roles=call.identity.roles,
+            is_anonymous=call.identity.is_anonymous,
+            is_connected=True,
+            expiry_s=opening.expiry_s,
+            will=opening.will,
+            subscriptions=kept.subscriptions if kept else (),
+            received=kept.received if kept else (),
+        )
+
+    # ── while it is held ────────────────────────────────────────────────────────────────
+
+    async def save(self, owned: Owned, record: SessionRecord) -> Owned:
+        """Write the record of a session in hand. Raises Refused if it was taken over."""
+        put = Put(record.key, encode_session(record), owned.version, is_bound=_is_bound(record))
+        (result,) = await self._services.directory.put([put])
+        if not result.is_ours:
+            raise Refused(Code.PRECONDITION_FAILED, record.client_id, "taken over")
+        return Owned(record, result.record.version, owned.is_present)
+
+    # ── when the connection is gone ─────────────────────────────────────────────────────
+
+    def let_go(self, owned: Owned, owner: Owner) -> None:
+        """*owner* no longer holds the session."""
+        holding = self._owners.get(owned.record.key)
+        if holding is not None and holding[0] is owner:
+            del self._owners[owned.record.key]
+
+    async def disconnected(self, owned: Owned, record: SessionRecord, *, sends_will: bool) -> None:
+        """
+        Publish the will that is due, end the session or keep it for its expiry.
+
+        *record* is the session as it shall be kept (expiry changed by DISCONNECT, say).
+        """
+        gone = record.disconnected(wall_ms=clock.wall_ms(), sends_will=sends_will)
+        if gone.will is not None and gone.will_at_ms <= clock.wall_ms():
+            await self._publish_will(gone)
+            gone = msgspec.structs.replace(gone, will=None, will_at_ms=0)
+        if not gone.is_kept:
+            await self._end(gone, owned.version)
+            return
+        put = Put(gone.key, encode_session(gone), owned.version)
+        await self._services.directory.put([put])  # lost: somebody else has it now
+
+    async def _end(self, record: SessionRecord, version: int) -> bool:
+        """Delete the record; if it was still ours, forget what the session had."""
+        (result,) = await self._services.directory.put([Put(record.key, None, version)])
+        if result.is_ours and record.subscriptions:
+            await self._forget(record)
+        return result.is_ours
+
+    async def _forget(self, record: SessionRecord) -> None:
+        """Rows, group and memberships of a kept session that ended."""
+        kept = record if record.is_kept else msgspec.structs.replace(record, expiry_s=1)
+        subscriptions = [item.subscribed() for item in record.subscriptions]
+        gone = rows(kept, [item.subject_filter for item in subscriptions])
+        await self._services.directory.subscribe([], gone, tenant=record.tenant)
+        spec = session_group(kept, subscriptions, skips_qos0=False)
+        if spec.reads:
+            await self._services.streams.drop_group(call_of(record), spec)
+        for item in subscriptions:
+            if item.share:
+                await self.leave_share(record, item)
+
+    async def _publish_will(self, record: SessionRecord) -> None:
+        if record.will is None:
+            return
+        message = record.will.message(
+            record.client_id, once_key=will_once_key(record), wall_ms=clock.wall_ms()
+        )
+        (result,) = await self._services.pipeline.send(call_of(record), [message])
+        if not result.is_stored:
+            logger.warning(
+                "will of %s not published: %s %s", record.client_id, result.code.name, result.hint
+            )
+
+    # ── shared subscriptions ────────────────────────────────────────────────────────────
+
+    async def join_share(self, record: SessionRecord, item: Subscribed) -> None:
+        """Be counted as a member, so that the group lives."""
+        key = share_prefix(record.tenant, item.share, item.subject_filter) + record.client_id
+        await self._services.directory.put([Put(key, b"\xc0", is_bound=not record.is_kept)])
+
+    async def leave_share(self, record: SessionRecord, item: Subscribed) -> None:
+        """The last member takes the group with it."""
+        prefix = share_prefix(record.tenant, item.share, item.subject_filter)
+        await self._services.directory.put([Put(prefix + record.client_id, None)])
+        if not any(True for _ in self._services.directory.items(prefix)):
+            spec = share_group(record.tenant, item.share, item.subject_filter, item.tag)
+            await self._services.streams.drop_group(call_of(record), spec)
+
+    # ── what others do ──────────────────────────────────────────────────────────────────
+
+    def _changed(self, records: Sequence[Record]) -> None:
+        for item in records:
+            holder = self._holder_of.pop(item.key, None)
+            if holder is not None:
+                self._by_gateway[holder].discard(item.key)
+            holding = self._owners.get(item.key)
+            record = decode_session(item.value) if item.value is not None else None
+            if holding is not None and (record is None or record.owner_epoch > holding[1]):
+                del self._owners[item.key]
+                holding[0].take_over()
+            if record is None:
+                continue
+            if record.is_connected:
+                of = (record.gateway, record.gateway_epoch)
+                self._holder_of[item.key] = of
+                self._by_gateway.setdefault(of, set()).add(item.key)
+            elif due_ms := record.due_ms():
+                is_mine = record.gateway == self._services.directory.gateway
+                wait_ms = 0 if is_mine else int(HELP_S * 1000)
+                heapq.heappush(self._due, (due_ms + wait_ms, item.key, item.version))
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for key in self._orphans() + self._take_due():
+                if key not in self._busy:
+                    self._busy.add(key)
+                    self._tasks.start(self._act(key), name=f"act {key}")
+
+    def _orphans(self) -> list[str]:
+        """Sessions whose gateway's lease has ended."""
+        directory, found = self._services.directory, list[str]()
+        for holder in [of for of, keys in self._by_gateway.items() if not keys]:
+            del self._by_gateway[holder]
+        for (gateway, epoch), keys in self._by_gateway.items():
+            if not directory.is_live(gateway, epoch):
+                found += keys
+        return found
+
+    def _take_due(self) -> list[str]:
+        found: list[str] = []
+        now_ms = clock.wall_ms()
+        while self._due and self._due[0][0] <= now_ms:
+            found.append(heapq.heappop(self._due)[1])
+        return found
+
+    async def _act(self, key: str) -> None:
+        """Do what is due for a session that nobody holds; losing a race is fine."""
+        try:
+            found = self._services.directory.get(key)
+            if found is not None and found.value is not None:
+                await self._settle(decode_session(found.value), found.version)
+        except Refused as error:
+            logger.info("session %s: %s; later", key, error)
+        finally:
+            self._busy.discard(key)
+
+    async def _settle(self, record: SessionRecord, version: int) -> None:
+        directory, now_ms = self._services.directory, clock.wall_ms()
+        if record.is_connected:
+            if directory.is_live(record.gateway, record.gateway_epoch):
+                return
+            logger.info("session %s lost its gateway %s", record.client_id, record.gateway)
+            await self.disconnected(Owned(record, version, True), record, sends_will=True)
+            return
+        if record.will is not None and record.will_at_ms <= now_ms:
+            await self._publish_will(record)
+            record = msgspec.structs.replace(record, will=None, will_at_ms=0)
+            put = Put(record.key, encode_session(record), version)
+            (result,) = await directory.put([put])
+            if not result.is_ours:
+                return
+            version = result.record.version
+        if record.ends_at_ms and record.ends_at_ms <= now_ms:
+            await self._end(record, version)
+
+
+def _is_bound(record: SessionRecord) -> bool:
+    """Vanishes with its gateway: nothing is left to be done for it."""
+    return record.is_connected and not record.is_kept and record.will is None
+
+
+def call_of(record: SessionRecord) -> Call:
+    """For what is done in the name of a client that is gone."""
+    identity = Identity(name=record.identity, roles=record.roles, is_anonymous=record.is_anonymous)
+    return Call(
+        protocol="mqtt",
+        listener=record.listener,
+        identity=identity,
+        tenant=record.tenant,
+        client_id=record.client_id,
+    )
+
+
+def subscription_records(items: Sequence[Subscribed]) -> tuple[SubscriptionRecord, ...]:
+    return tuple(SubscriptionRecord.of(item) for item in items)

@@ -1,0 +1,112 @@
+"""One MQTT listener's part of ``gateway.yaml``."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocols.driver import split_bind
+from protocols.errors import ConfigError
+from protocols.mqtt.connection import Limits
+from protocols.mqtt.packets import NEVER_EXPIRES_S
+
+
+class TlsSettings(BaseModel):
+    """TLS of the listener."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    cert: str
+    """Certificate chain, PEM."""
+
+    key: str
+    """Private key, PEM."""
+
+    client_ca: str | None = None
+    """Authorities whose client certificates are asked for and required."""
+
+
+class MqttSettings(BaseModel):
+    """Keys of an MQTT listener, and of ``mqtt:`` for all of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    protocol: str = "mqtt"
+    bind: str = "127.0.0.1:1883"
+    """``host:port``; port 0: any."""
+
+    enabled: bool = True
+    tls: TlsSettings | None = None
+    tenant: str = ""
+    """A fixed tenant, or ``from_cert_o`` / ``from_cert_ou``: taken from the client certificate."""
+
+    advertise: str = ""
+    websocket: bool = False
+    """MQTT over WebSocket (RFC 6455, subprotocol ``mqtt``)."""
+
+    path: str = "/mqtt"
+    """Path of the WebSocket handshake."""
+
+    origins: tuple[str, ...] = ()
+    """Allowed ``Origin`` values of the WebSocket handshake; empty: any."""
+
+    mapping: Literal["levels", "flat"] = "levels"
+    auto_topics: int = Field(default=100, ge=0)
+    queue_qos0: bool = False
+    """Keep QoS 0 messages for sessions that are away."""
+
+    server_keep_alive_s_max: int = Field(default=0, ge=0, le=65_535)
+    """Longest keep alive; who asks for more (or for none) is told this one. 0: no bound."""
+
+    session_expiry_s_max: int = Field(default=NEVER_EXPIRES_S, ge=0, le=NEVER_EXPIRES_S)
+    """Longest time a session is kept after its connection; the default: for ever."""
+
+    connect_s_max: float = Field(default=10.0, gt=0)
+    """From the open socket to a whole CONNECT."""
+
+    connect_bytes_max: int = Field(default=256 * 1024, ge=256)
+    """Largest CONNECT, will included."""
+
+    packet_bytes_max: int = Field(default=2_000_000, ge=256, le=268_435_460)
+    """Largest packet; 5.0 clients are told."""
+
+    receive_max: int = Field(default=1024, ge=1, le=65_535)
+    """Unanswered publishes of a client; 5.0 clients are told, others are not read for a while."""
+
+    topic_alias_max: int = Field(default=10, ge=0, le=65_535)
+    inflight_max: int = Field(default=1024, ge=1, le=65_535)
+    """Unacknowledged publishes to a client, if it does not set a lower bound itself."""
+
+    queue_max: int = Field(default=1000, ge=8, le=65_535)
+    """Deliveries that a session may hold here; the others wait at the store."""
+
+    subscribe_denied: Literal[0x80, 0x87] = 0x87
+    """SUBACK code of a filter that the ACL denies (3.x: always 0x80)."""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            connect_s_max=self.connect_s_max,
+            connect_bytes_max=self.connect_bytes_max,
+            packet_bytes_max=self.packet_bytes_max,
+            receive_max=self.receive_max,
+            topic_alias_max=self.topic_alias_max,
+        )
+
+
+def read_settings(name: str, section: Mapping[str, Any]) -> MqttSettings:
+    """The settings of listener *name*. Raises ConfigError with every mistake."""
+    try:
+        settings = MqttSettings.model_validate(dict(section))
+        split_bind(settings.bind)
+    except ValidationError as error:
+        raise ConfigError(
+            [
+                f"listeners.{name}.{'.'.join(str(part) for part in problem['loc'])}: "
+                f"{problem['msg']}"
+                for problem in error.errors()
+            ]
+        ) from error
+    except ValueError as error:
+        raise ConfigError([f"listeners.{name}.bind: {error}"]) from error
+    return settings

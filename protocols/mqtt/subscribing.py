@@ -1,0 +1,174 @@
+"""
+SUBSCRIBE and UNSUBSCRIBE over directory and streams.
+
+The order is the promise: the group reads the new queues at every store, then the rows of the
+matching table are written, then every gateway has applied them, then SUBACK. Whatever any
+gateway receives afterwards reaches the client; retained values follow SUBACK, then what is live.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from protocols.errors import Refused
+from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.front import Front
+from protocols.mqtt.opening import Opened
+from protocols.mqtt.packets import (
+    V5,
+    Reason,
+    Suback,
+    Subscribe,
+    SubscribeItem,
+    Unsuback,
+    Unsubscribe,
+)
+from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.session import Plan, Subscribed
+from protocols.mqtt.sessions import rows, subscription_records
+from protocols.mqtt.topics import parse_filter
+
+
+class Granted(NamedTuple):
+    """One filter that the client may have."""
+
+    item: SubscribeItem
+    subscribed: Subscribed
+    is_new: bool
+
+    @property
+    def wants_retained(self) -> bool:
+        """[MQTT-3.3.1-9, -10, -11]; never for shared ones [MQTT 5, 4.8.2]."""
+        handling = self.item.retain_handling
+        return not self.subscribed.share and (handling == 0 or (handling == 1 and self.is_new))
+
+
+class Subscriber:
+    """Changes the subscriptions of one session; one change at a time."""
+
+    def __init__(self, opened: Opened, front: Front, connection: MqttConnection) -> None:
+        self._opened = opened
+        self._front = front
+        self._connection = connection
+
+    async def subscribe(self, packet: Subscribe) -> None:
+        """SUBACK when every gateway knows; then retained values; then live ones."""
+        opened = self._opened
+        in_use = {item.subject_filter for item in opened.subscriptions}
+        reasons, granted = self._grant(packet)
+        sent_ids: set[str] = set()
+        opened.outbox.hold(frozenset(one.subscribed.tag for one in granted if one.is_new))
+        try:
+            await self._establish(granted, in_use)
+        except Refused:
+            failed = {one.item.topic_filter for one in granted}
+            for one in granted:
+                if one.is_new:
+                    opened.subscriptions.remove(one.item.topic_filter)
+            reasons = [
+                Reason.UNSPECIFIED_ERROR if item.topic_filter in failed else reason
+                for item, reason in zip(packet.items, reasons, strict=True)
+            ]
+            granted = []
+        retained = [
+            (one, await self._front.services.streams.retained(
+                opened.call.tenant, one.subscribed.subject_filter
+            ))
+            for one in granted
+            if one.wants_retained
+        ]  # fmt: skip
+        self._connection.send(Suback(packet.packet_id, tuple(reasons)))
+        for one, messages in retained:
+            identifier = one.subscribed.identifier
+            plan = Plan(one.subscribed.qos, True, (identifier,) if identifier else ())
+            sent_ids |= opened.outbox.send_retained(messages, plan)
+        opened.start_feed()
+        opened.outbox.let_go(sent_ids)
+
+    def _grant(self, packet: Subscribe) -> tuple[list[int], list[Granted]]:
+        """Ask the ACL for each filter; a reason each, in order, and those that may be."""
+        opened = self._opened
+        identifier = find_int(packet.properties, Property.SUBSCRIPTION_IDENTIFIER, 0)
+        denied = self._front.settings.subscribe_denied
+        reasons: list[int] = []
+        granted: list[Granted] = []
+        for item in packet.items:
+            parts = parse_filter(item.topic_filter)
+            assert parts is not None  # the codec has seen to it
+            if not self._front.services.permission.is_allowed(
+                opened.call, "consume", subject=parts.subject_filter
+            ):
+                reasons.append(denied)
+                continue
+            is_new = opened.subscriptions.get(item.topic_filter) is None
+            subscribed = opened.subscriptions.put(item, item.qos, identifier)
+            reasons.append(item.qos)
+            granted.append(Granted(item, subscribed, is_new))
+        return reasons, granted
+
+    async def _establish(self, granted: list[Granted], in_use: set[str]) -> None:
+        """Read the queues everywhere, remember, write the rows, wait for every gateway."""
+        if not granted:
+            return
+        opened, directory = self._opened, self._front.services.directory
+        new = [one.subscribed for one in granted if one.is_new]
+        if any(not item.share for item in new):
+            await self._read()
+        for one in granted:
+            if one.subscribed.share and one.is_new:
+                await opened.open_share(one.subscribed)
+        await self._save()
+        filters = [item.subject_filter for item in new if item.subject_filter not in in_use]
+        if filters:
+            version = await directory.subscribe(
+                rows(opened.owned.record, filters),
+                tenant=opened.call.tenant,
+                is_bound=not opened.is_kept,
+            )
+            await directory.barrier(version)
+
+    async def _read(self) -> None:
+        """Make the session's group read what is subscribed now."""
+        feed = self._opened.feed
+        if feed is None:
+            await self._opened.open_feed()
+        elif feed.stream is not None:
+            await feed.stream.change_reads(self._opened.own_spec())
+
+    async def _save(self) -> None:
+        """A kept session's subscriptions are in its record."""
+        opened = self._opened
+        if not opened.is_kept:
+            return
+        records = subscription_records(list(opened.subscriptions))
+        record = msgspec.structs.replace(opened.owned.record, subscriptions=records)
+        opened.owned = await self._front.sessions.save(opened.owned, record)
+
+    async def unsubscribe(self, packet: Unsubscribe) -> None:
+        """Nothing new once UNSUBACK is out; what is in flight finishes [MQTT-3.10.4-3]."""
+        opened = self._opened
+        gone = [opened.subscriptions.remove(name) for name in packet.topic_filters]
+        removed = [item for item in gone if item is not None]
+        in_use = {item.subject_filter for item in opened.subscriptions}
+        unused = [item.subject_filter for item in removed if item.subject_filter not in in_use]
+        if unused:
+            await self._front.services.directory.subscribe(
+                [],
+                rows(opened.owned.record, unused),
+                tenant=opened.call.tenant,
+                is_bound=not opened.is_kept,
+            )
+        if any(not item.share for item in removed):
+            await self._read()
+        for item in removed:
+            feed = opened.share_feeds.pop(item.topic_filter, None)
+            if feed is not None:
+                await feed.close(drop_group=False)
+                await self._front.sessions.leave_share(opened.owned.record, item)
+        if removed:
+            await self._save()
+        reasons = tuple(
+            Reason.NO_SUBSCRIPTION_EXISTED if item is None else Reason.SUCCESS for item in gone
+        )
+        is_v5 = self._connection.version == V5
+        self._connection.send(Unsuback(packet.packet_id, reasons if is_v5 else ()))

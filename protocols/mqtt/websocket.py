@@ -1,0 +1,268 @@
+"""
+WebSocket, server side, as far as MQTT needs it (RFC 6455; MQTT 5, section 6): the handshake, binary
+frames both ways, ping, close. No extensions. Bytes in, MQTT bytes and answers out.
+"""
+
+import base64
+import struct
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Final
+
+from protocols.errors import PeerError
+from protocols.mqtt.connection import Event, MqttConnection
+from protocols.mqtt.packets import Reason
+
+GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
+HEAD_BYTES_MAX: Final = 8192
+"""Longest handshake request."""
+
+SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+
+NORMAL, PROTOCOL_FAULT, UNSUPPORTED_DATA, TOO_BIG = 1000, 1002, 1003, 1009  # RFC 6455, 7.4.1
+
+
+class WebSocketError(PeerError):
+    """The peer broke RFC 6455; *code* goes into the close frame."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Handshake:
+    """Collects the request; ``answer`` says what to send."""
+
+    def __init__(self, path: str, origins: tuple[str, ...] = ()) -> None:
+        self._path = path
+        self._origins = origins
+        self._head = bytearray()
+        self.is_done = False
+        self.is_refused = False
+        self.rest = b""
+        """What came behind the request: the first frames."""
+
+    def receive(self, data: bytes) -> bytes:
+        """The response, once the request is whole; empty before."""
+        self._head += data
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._head) > HEAD_BYTES_MAX:
+                return self._refuse("431 Request Header Fields Too Large")
+            return b""
+        self.rest = bytes(self._head[end + 4 :])
+        lines = bytes(self._head[:end]).decode("latin-1").split("\r\n")
+        return self._answer(lines[0], _fields(lines[1:]))
+
+    def _answer(self, request: str, fields: dict[str, str]) -> bytes:
+        method, _, rest = request.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        if method != "GET":
+            return self._refuse("405 Method Not Allowed")
+        if path != self._path:
+            return self._refuse("404 Not Found")
+        if self._origins and fields.get("origin", "") not in self._origins:
+            return self._refuse("403 Forbidden")
+        if not _is_upgrade(fields):
+            return self._refuse("426 Upgrade Required", "Upgrade: websocket\r\n")
+        if fields.get("sec-websocket-version") != "13":
+            return self._refuse("426 Upgrade Required", "Sec-WebSocket-Version: 13\r\n")
+        offered = [name.strip() for name in fields.get("sec-websocket-protocol", "").split(",")]
+        chosen = next((name for name in SUBPROTOCOLS if name in offered), "")
+        if not chosen:
+            return self._refuse("400 Bad Request")  # [MQTT-6.0.0-3]: the client must offer it
+        self.is_done = True
+        accept = accept_key(fields["sec-websocket-key"])
+        return (
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {chosen}\r\n\r\n"
+        ).encode("latin-1")
+
+    def _refuse(self, status: str, extra: str = "") -> bytes:
+        self.is_refused = True
+        return (
+            f"HTTP/1.1 {status}\r\n{extra}Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+
+
+def _fields(lines: list[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        key = name.strip().lower()
+        fields[key] = f"{fields[key]}, {value.strip()}" if key in fields else value.strip()
+    return fields
+
+
+def _is_upgrade(fields: dict[str, str]) -> bool:
+    connection = [part.strip().lower() for part in fields.get("connection", "").split(",")]
+    return (
+        fields.get("upgrade", "").lower() == "websocket"
+        and "upgrade" in connection
+        and bool(fields.get("sec-websocket-key"))
+    )
+
+
+def accept_key(key: str) -> str:
+    """RFC 6455, 4.2.2 (5.4)."""
+    return base64.b64encode(sha1(key.strip().encode("latin-1") + GUID).digest()).decode()
+
+
+class Frames:
+    """Frames of a client: cut, unmasked, joined; control frames answered."""
+
+    def __init__(self, *, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+        self._is_fragmented = False
+        self.answers: list[bytes] = []
+        """Pongs and the close, for the peer."""
+
+        self.is_closed = False
+
+    def receive(self, data: bytes) -> bytes:
+        """The MQTT bytes in *data*. Raises WebSocketError."""
+        self._buffer += data
+        payloads: list[bytes] = []
+        while not self.is_closed and (frame := self._take()) is not None:
+            opcode, is_last, payload = frame
+            if opcode >= CLOSE:
+                self._control(opcode, is_last, payload)
+                continue
+            if opcode == TEXT:
+                raise WebSocketError(UNSUPPORTED_DATA, "a text frame")  # [MQTT-6.0.0-1]
+            if (opcode == CONTINUATION) is not self._is_fragmented or opcode > BINARY:
+                raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode} out of place")
+            self._is_fragmented = not is_last
+            payloads.append(payload)
+        return payloads[0] if len(payloads) == 1 else b"".join(payloads)
+
+    def _take(self) -> tuple[int, bool, bytes] | None:
+        buffer = self._buffer
+        if len(buffer) < 2:
+            return None
+        first, second = buffer[0], buffer[1]
+        if first & 0x70:
+            raise WebSocketError(PROTOCOL_FAULT, "reserved bits are set")
+        if not second & 0x80:
+            raise WebSocketError(PROTOCOL_FAULT, "a client's frame is not masked")
+        length, start = second & 127, 2
+        if length == 126:
+            if len(buffer) < 4:
+                return None
+            length, start = struct.unpack_from(">H", buffer, 2)[0], 4
+        elif length == 127:
+            if len(buffer) < 10:
+                return None
+            length, start = struct.unpack_from(">Q", buffer, 2)[0], 10
+        if length > self._frame_bytes_max:
+            raise WebSocketError(TOO_BIG, f"a frame of {length} bytes")
+        end = start + 4 + length
+        if len(buffer) < end:
+            return None
+        payload = unmask(bytes(buffer[start + 4 : end]), bytes(buffer[start : start + 4]))
+        del buffer[:end]
+        return first & 15, bool(first & 0x80), payload
+
+    def _control(self, opcode: int, is_last: bool, payload: bytes) -> None:
+        if not is_last or len(payload) > 125:
+            raise WebSocketError(PROTOCOL_FAULT, "a control frame in pieces")
+        if opcode == PING:
+            self.answers.append(encode_frame(payload, PONG))
+        elif opcode == CLOSE:
+            self.is_closed = True
+            self.answers.append(encode_frame(payload[:2], CLOSE))
+        elif opcode != PONG:
+            raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode}")
+
+
+def unmask(payload: bytes, mask: bytes) -> bytes:
+    """RFC 6455, 5.3; the whole payload in one integer operation."""
+    length = len(payload)
+    if not length or mask == b"\0\0\0\0":
+        return payload
+    key = (mask * (length // 4 + 1))[:length]
+    return (int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")).to_bytes(length, "big")
+
+
+def encode_frame(payload: bytes, opcode: int = BINARY) -> bytes:
+    """One unmasked, final frame."""
+    length, first = len(payload), bytes((0x80 | opcode,))
+    if length < 126:
+        return first + bytes((length,)) + payload
+    if length < 65536:
+        return first + b"\x7e" + struct.pack(">H", length) + payload
+    return first + b"\x7f" + struct.pack(">Q", length) + payload
+
+
+def encode_close(code: int) -> bytes:
+    return encode_frame(struct.pack(">H", code), CLOSE)
+
+
+class WebSocketConnection:
+    """An MQTT connection inside a WebSocket; the driver sees one sans-I/O connection."""
+
+    def __init__(
+        self, inner: MqttConnection, *, path: str, origins: tuple[str, ...], frame_bytes_max: int
+    ) -> None:
+        self.inner = inner
+        self._handshake = Handshake(path, origins)
+        self._frames = Frames(frame_bytes_max=frame_bytes_max)
+        self._out: list[bytes] = []
+        self._is_over = False
+
+    @property
+    def deadline(self) -> float | None:
+        return self.inner.deadline
+
+    @deadline.setter
+    def deadline(self, value: float | None) -> None:
+        self.inner.deadline = value
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_over or self.inner.is_closing
+
+    def data_to_send(self) -> bytes:
+        data = self.inner.data_to_send()
+        if data and self._handshake.is_done:
+            self._out.append(encode_frame(data))
+        if self.inner.is_closing and not self._is_over and self._handshake.is_done:
+            self._is_over = True
+            self._out.append(encode_close(NORMAL))
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    def receive_data(self, data: bytes, *, now: float) -> Sequence[Event]:
+        if self.is_closing:
+            return []
+        if not self._handshake.is_done:
+            self._out.append(self._handshake.receive(data))
+            if self._handshake.is_refused:
+                self._is_over = True
+                return [self.inner.fail(Reason.PROTOCOL_ERROR, "no WebSocket handshake")]
+            data = self._handshake.rest
+        try:
+            data = self._frames.receive(data)
+        except WebSocketError as error:
+            return [self._end(error.code, str(error))]
+        self._out += self._frames.answers
+        self._frames.answers.clear()
+        events: list[Event] = list(self.inner.receive_data(data, now=now)) if data else []
+        if self._frames.is_closed and not self.inner.is_closing:
+            self._is_over = True
+            events.append(self.inner.fail(Reason.UNSPECIFIED_ERROR, "the WebSocket was closed"))
+        return events
+
+    def handle_deadline(self, *, now: float) -> Sequence[Event]:
+        return self.inner.handle_deadline(now=now)
+
+    def _end(self, code: int, text: str) -> Event:
+        lost = self.inner.fail(Reason.MALFORMED_PACKET, text)
+        if data := self.inner.data_to_send():
+            self._out.append(encode_frame(data))
+        self._out.append(encode_close(code))
+        self._is_over = True
+        return lost

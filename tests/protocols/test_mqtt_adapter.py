@@ -1,0 +1,469 @@
+"""The adapter on real sockets over Services in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from protocols.errors import Code
+from protocols.mqtt.adapter import MqttAdapter
+from protocols.mqtt.packets import (
+    NEVER_EXPIRES_S,
+    V5,
+    V31,
+    V311,
+    Connack,
+    Connect,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    Suback,
+    Subscribe,
+    SubscribeItem,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from protocols.mqtt.properties import Property
+from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.mqtt_client import MqttClient
+
+KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
+
+
+@asynccontextmanager
+async def gateway(
+    broker: FakeBroker, name: str, **section: object
+) -> AsyncIterator[tuple[FakeServices, tuple[str, int]]]:
+    """One gateway with one MQTT listener."""
+    services = FakeServices(broker, name)
+    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0", **section})
+    serving = asyncio.create_task(adapter.serve(services))
+    try:
+        yield services, await services.address("mqtt")
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+@pytest.fixture
+async def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+async def served(
+    broker: FakeBroker,
+) -> AsyncIterator[tuple[FakeServices, tuple[str, int]]]:
+    async with gateway(broker, "gw-1") as both:
+        yield both
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that other tasks bring about."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+Served = tuple[FakeServices, tuple[str, int]]
+
+
+@pytest.mark.parametrize("version", [V31, V311, V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_publish_arrives(served: Served, version: int, qos: int) -> None:
+    """Every version, every QoS, with wildcards."""
+    _, address = served
+    async with (
+        MqttClient(address, Connect(version, "sub")) as sub,
+        MqttClient(address, Connect(version, "pub")) as pub,
+    ):
+        assert await sub.subscribe(SubscribeItem("a/+/#", qos)) == (qos,)
+        answer = await pub.publish("a/b/c", b"hello", qos)
+        if qos == 1:
+            assert isinstance(answer, Puback)
+        if qos == 2:
+            assert isinstance(answer, Pubrec)
+            pub.send(Pubrel(answer.packet_id))
+            assert isinstance(await pub.receive(), Pubcomp)
+        packet = await sub.receive()
+        assert isinstance(packet, Publish)
+        assert (packet.topic, packet.payload, packet.qos) == ("a/b/c", b"hello", qos)
+        assert not packet.retain
+        if qos == 2:
+            sub.send(Pubrec(packet.packet_id))
+            assert await sub.receive() == Pubrel(packet.packet_id)
+            sub.send(Pubcomp(packet.packet_id))
+        assert await sub.is_silent()
+
+
+async def test_properties_come_back_as_they_were(served: Served) -> None:
+    """User properties in order with repeats, reserved names, separators, binary correlation."""
+    _, address = served
+    properties = (
+        (int(Property.PAYLOAD_FORMAT), 1),
+        (int(Property.CONTENT_TYPE), "text/plain"),
+        (int(Property.RESPONSE_TOPIC), "reply/here"),
+        (int(Property.CORRELATION_DATA), b"\x00\x01\xff"),
+        (int(Property.USER_PROPERTY), ("b", "2")),
+        (int(Property.USER_PROPERTY), ("a", "1")),
+        (int(Property.USER_PROPERTY), ("b", "3")),
+        (int(Property.USER_PROPERTY), ("TAGS", "mine")),
+        (int(Property.USER_PROPERTY), ("", "")),
+        (int(Property.USER_PROPERTY), ("x\x01y", "\x02=%")),
+        (int(Property.USER_PROPERTY), ("TG_U_q", "z")),
+    )
+    async with (
+        MqttClient(address, Connect(V5, "sub")) as sub,
+        MqttClient(address, Connect(V5, "pub")) as pub,
+    ):
+        await sub.subscribe(SubscribeItem("t", 1))
+        pub.send(Publish("t", b"x", 1, packet_id=1, properties=properties))
+        (packet,) = await sub.publishes(1)
+        assert packet.properties == properties
+
+
+async def test_message_expiry_is_counted_down(served: Served) -> None:
+    """A live message is forwarded with what is left of its expiry, rounded up."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        await client.subscribe(SubscribeItem("t", 0))
+        client.send(Publish("t", b"x", properties=((int(Property.MESSAGE_EXPIRY), 60),)))
+        (packet,) = await client.publishes(1)
+        assert packet.properties in (((2, 60),), ((2, 59),))
+
+
+async def test_overlapping_subscriptions_make_one_publish(served: Served) -> None:
+    """One copy with the highest QoS and every identifier [MQTT-3.3.4-2 and following]."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        await client.subscribe(SubscribeItem("a/+", 1), identifier=1)
+        await client.subscribe(SubscribeItem("a/b", 2), identifier=2)
+        await client.publish("a/b", b"x", 2)
+        (packet,) = await client.publishes(1)
+        assert packet.qos == 2
+        assert packet.properties == ((0x0B, 1), (0x0B, 2))
+
+
+async def test_no_local_and_retain_as_published(served: Served) -> None:
+    """Own messages stay away where no-local is set; the retain flag is kept where asked for."""
+    _, address = served
+    async with (
+        MqttClient(address, Connect(V5, "one")) as one,
+        MqttClient(address, Connect(V5, "two")) as two,
+    ):
+        await one.subscribe(SubscribeItem("t", 0, no_local=True))
+        await two.subscribe(SubscribeItem("t", 0, retain_as_published=True))
+        await one.publish("t", b"x", 0, retain=True)
+        (packet,) = await two.publishes(1)
+        assert packet.retain
+        assert await one.is_silent()
+
+
+async def test_retained_comes_after_suback(served: Served) -> None:
+    """With the flag set, once per SUBSCRIBE as retain handling says, gone after an empty one."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        await client.publish("r/1", b"kept", 1, retain=True)
+        assert await client.subscribe(SubscribeItem("r/#", 1)) == (1,)
+        (packet,) = await client.publishes(1)
+        assert (packet.payload, packet.retain, packet.qos) == (b"kept", True, 1)
+        await client.subscribe(SubscribeItem("r/#", 1, retain_handling=1))
+        await client.subscribe(SubscribeItem("r/+", 1, retain_handling=2))
+        assert await client.is_silent()
+        await client.publish("r/1", b"", 0, retain=True)
+        (packet,) = await client.publishes(1)
+        assert not packet.retain
+        await client.subscribe(SubscribeItem("r/1", 1))
+        assert await client.is_silent()
+
+
+async def test_suback_waits_for_the_barrier(served: Served) -> None:
+    """And what follows on the connection waits behind it, pings excepted."""
+    services, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        services.directory.barrier_gate = asyncio.Event()
+        client.send(Subscribe(1, (SubscribeItem("t", 1),)))
+        client.send(Publish("t", b"later", 1, packet_id=2))
+        assert await client.is_silent()
+        services.directory.barrier_gate.set()
+        assert isinstance(await client.receive(), Suback)
+        kinds = {type(await client.receive()), type(await client.receive())}
+        assert kinds == {Puback, Publish}
+
+
+async def test_unsubscribe_stops_it(served: Served) -> None:
+    """0x00 for what was there, 0x11 for what was not."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        await client.subscribe(SubscribeItem("t", 0))
+        client.send(Unsubscribe(9, ("t", "other")))
+        assert await client.receive() == Unsuback(9, (0, 0x11))
+        await client.publish("t", b"x", 0)
+        assert await client.is_silent()
+
+
+async def test_a_durable_session_resumes_with_its_packet_ids(broker: FakeBroker) -> None:
+    """At another gateway: the same ids, in order, DUP set; then what was queued meanwhile."""
+    connect = Connect(V5, "dur", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (_, first), gateway(broker, "gw-2") as (_, second):
+        async with MqttClient(first, connect) as client:
+            assert not client.connack.session_present
+            await client.subscribe(SubscribeItem("d/#", 2))
+            await client.publish("d/1", b"1", 1)
+            await client.publishes(1, acks=False)
+            await client.publish("d/2", b"2", 2)
+            (packet,) = await client.publishes(1)
+            client.send(Pubrec(packet.packet_id))
+            assert await client.receive() == Pubrel(packet.packet_id)
+        async with MqttClient(second, Connect(V5, "pub")) as pub:
+            await pub.publish("d/3", b"3", 1)
+        async with MqttClient(second, connect) as client:
+            assert client.connack.session_present
+            again = await client.receive()
+            assert again == Publish("d/1", b"1", 1, dup=True, packet_id=1)
+            assert await client.receive() == Pubrel(2)
+            assert await client.receive() == Publish("d/3", b"3", 1, packet_id=3)
+
+
+async def test_take_over_across_gateways(broker: FakeBroker) -> None:
+    """The old connection is told 0x8E, wherever it is; the new one has the session."""
+    connect = Connect(V5, "one", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (_, first), gateway(broker, "gw-2") as (_, second):
+        async with MqttClient(first, connect) as old:
+            await old.subscribe(SubscribeItem("t", 1))
+            async with MqttClient(second, connect) as new:
+                assert new.connack.session_present
+                assert await old.receive() == Disconnect(Reason.SESSION_TAKEN_OVER)
+                assert await old.receive() is None
+                await new.publish("t", b"x", 0)
+                assert (await new.publishes(1))[0].payload == b"x"
+            async with MqttClient(second, connect) as again:
+                assert again.connack.session_present
+
+
+async def test_a_will_is_published_once_when_the_socket_breaks(served: Served) -> None:
+    """Not after DISCONNECT 0, but after DISCONNECT 4."""
+    _, address = served
+    will = Connect(V5, "w", will=Will("will", b"gone", 1))
+    async with MqttClient(address, Connect(V5, "s")) as sub:
+        await sub.subscribe(SubscribeItem("will", 1))
+        async with MqttClient(address, will) as client:
+            client.send(Disconnect(0))
+            assert await client.receive() is None
+        assert await sub.is_silent()
+        async with MqttClient(address, will):
+            pass
+        assert (await sub.publishes(1))[0].payload == b"gone"
+        async with MqttClient(address, will) as client:
+            client.send(Disconnect(4))
+        assert (await sub.publishes(1))[0].payload == b"gone"
+        assert await sub.is_silent()
+
+
+async def test_wills_of_a_dead_gateway_are_published_by_another(broker: FakeBroker) -> None:
+    """Once, when its lease has ended."""
+    dead = FakeServices(broker, "gw-dead")
+    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0"})
+    serving = asyncio.create_task(adapter.serve(dead))
+    address = await dead.address("mqtt")
+    async with (
+        gateway(broker, "gw-2") as (_, second),
+        gateway(broker, "gw-3"),
+        MqttClient(second, Connect(V5, "s")) as sub,
+    ):
+        await sub.subscribe(SubscribeItem("will", 1))
+        async with MqttClient(address, Connect(V5, "w", will=Will("will", b"gone", 1))):
+            dead.directory.put = sub.receive  # type: ignore[assignment] # it can write no more
+            broker.end_lease("gw-dead", 1)
+            assert (await sub.publishes(1))[0].payload == b"gone"
+            await until(lambda: not broker.records)
+            assert await sub.is_silent()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_shared_subscriptions_share(served: Served) -> None:
+    """Each message goes to one member; what a member leaves unacknowledged goes to another."""
+    services, address = served
+    async with (
+        MqttClient(address, Connect(V5, "m1")) as one,
+        MqttClient(address, Connect(V311, "m2")) as two,
+        MqttClient(address, Connect(V5, "pub")) as pub,
+    ):
+        for member in (one, two):
+            await member.subscribe(SubscribeItem("$share/g/s/#", 1))
+        for number in range(4):
+            await pub.publish(f"s/{number}", b"x", 1)
+        first = [packet.topic for packet in await one.publishes(2)]
+        second = [packet.topic for packet in await two.publishes(2, acks=False)]
+        assert sorted(first + second) == ["s/0", "s/1", "s/2", "s/3"]
+        two.drop()
+        again = [packet.topic for packet in await one.publishes(2)]
+        assert sorted(again) == sorted(second)
+    await until(lambda: not services.broker.groups)
+
+
+async def test_receive_maximum_of_the_client_is_kept(served: Served) -> None:
+    """With 2 unacknowledged the third waits; QoS 0 passes it."""
+    _, address = served
+    properties = ((int(Property.RECEIVE_MAXIMUM), 2),)
+    async with MqttClient(address, Connect(V5, "c", properties=properties)) as client:
+        await client.subscribe(SubscribeItem("t", 1))
+        async with MqttClient(address, Connect(V5, "pub")) as pub:
+            for number in range(3):
+                await pub.publish("t", b"%d" % number, 1)
+            await pub.publish("t", b"zero", 0)
+        found = await client.publishes(3, acks=False)
+        assert [packet.payload for packet in found] == [b"0", b"1", b"zero"]
+        client.send(Puback(found[0].packet_id))
+        assert (await client.publishes(1))[0].payload == b"2"
+
+
+async def test_outbound_topic_aliases(served: Served) -> None:
+    """The first publish names and defines, the next ones only refer."""
+    _, address = served
+    properties = ((int(Property.TOPIC_ALIAS_MAXIMUM), 1),)
+    async with MqttClient(address, Connect(V5, "c", properties=properties)) as client:
+        await client.subscribe(SubscribeItem("#", 0))
+        for topic in ("t", "t", "u"):
+            await client.publish(topic, b"x", 0)
+        found = await client.publishes(3)
+        assert [(packet.topic, packet.properties) for packet in found] == [
+            ("t", ((0x23, 1),)),
+            ("", ((0x23, 1),)),
+            ("u", ()),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(Code.FORBIDDEN, 0x87), (Code.HA_NOT_AVAILABLE, 0x80)]
+)
+async def test_a_refused_publish(served: Served, code: Code, reason: int) -> None:
+    """5.0 is told; 3.1.1 is acknowledged where sending again is useless, else closed."""
+    services, address = served
+    if code == Code.FORBIDDEN:
+        services.denied.add(("publish", "t"))
+    async with (
+        MqttClient(address, Connect(V5, "new")) as new,
+        MqttClient(address, Connect(V311, "old")) as old,
+    ):
+        services.broker.is_down = code != Code.FORBIDDEN
+        answer = await new.publish("t", b"x", 1)
+        assert isinstance(answer, Puback)
+        assert answer.reason == reason
+        expected = Puback(1) if code == Code.FORBIDDEN else None
+        assert await old.publish("t", b"x", 1) == expected
+
+
+async def test_a_denied_filter(served: Served) -> None:
+    """The other filters of the SUBSCRIBE are granted."""
+    services, address = served
+    services.denied.add(("consume", "secret/#"))
+    items = (SubscribeItem("secret/#", 1), SubscribeItem("open", 1))
+    async with MqttClient(address, Connect(V5, "new")) as new:
+        assert await new.subscribe(*items) == (0x87, 1)
+    async with MqttClient(address, Connect(V311, "old")) as old:
+        assert await old.subscribe(*items) == (0x80, 1)
+
+
+async def test_connect_refusals(served: Served) -> None:
+    """Wrong password, none at all, no client id where one is due."""
+    services, address = served
+    services.users["u"] = b"p"
+    for connect, connack in [
+        (Connect(V5, "c", user="u", password=b"q"), Connack(0x86)),
+        (Connect(V5, "c"), Connack(0x87)),
+        (Connect(V311, "c", user="u", password=b"q"), Connack(4)),
+        (Connect(V311, "c"), Connack(5)),
+        (Connect(V311, "", clean_start=False), Connack(2)),
+        (Connect(V31, ""), Connack(2)),
+        (Connect(V5, "c", properties=((0x15, "SCRAM"),)), Connack(0x8C)),
+    ]:
+        async with MqttClient(address, connect) as client:
+            assert client.connack == connack
+            assert await client.receive() is None
+
+
+async def test_an_assigned_client_id(served: Served) -> None:
+    """An empty one is filled in and told; the listener's limits are told in the usual order."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "")) as client:
+        names = [name for name, _ in client.connack.properties]
+        assert names == [0x22, 0x27, 0x21, 0x12]
+
+
+async def test_server_keep_alive() -> None:
+    """Who asks for more than the listener allows is told its value."""
+    async with gateway(FakeBroker(), "gw-1", server_keep_alive_s_max=60) as (_, address):
+        for asked, told in ((120, 60), (0, 60), (30, None)):
+            async with MqttClient(address, Connect(V5, "c", keep_alive_s=asked)) as client:
+                assert dict(client.connack.properties).get(0x13) == told
+
+
+async def test_a_session_ends_when_its_expiry_is_over(broker: FakeBroker) -> None:
+    """Record, rows and group go."""
+    connect = Connect(V5, "c", properties=((int(Property.SESSION_EXPIRY), 1),))
+    async with gateway(broker, "gw-1") as (_, address):
+        async with MqttClient(address, connect) as client:
+            await client.subscribe(SubscribeItem("t", 1))
+        await until(lambda: not broker.records and not broker.groups and not broker.rows)
+
+
+async def test_a_clean_session_leaves_nothing(served: Served) -> None:
+    """Neither a group nor a row nor a record."""
+    services, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        await client.subscribe(SubscribeItem("t", 1))
+        assert services.broker.groups
+    broker = services.broker
+    await until(lambda: not broker.records and not broker.groups and not broker.rows)
+
+
+async def test_a_malformed_packet_ends_that_connection_only(served: Served) -> None:
+    """Its neighbour on the same listener goes on."""
+    _, address = served
+    async with (
+        MqttClient(address, Connect(V5, "bad")) as bad,
+        MqttClient(address, Connect(V5, "good")) as good,
+    ):
+        bad._writer.write(b"\x36\x03\x00\x01a")  # QoS 3
+        assert await bad.receive() == Disconnect(Reason.MALFORMED_PACKET)
+        assert await bad.receive() is None
+        assert await good.is_silent()
+
+
+async def test_a_kick_and_a_stop_say_so(broker: FakeBroker) -> None:
+    """0x98 from the operator, 0x8B when the gateway stops."""
+    async with gateway(broker, "gw-1") as (services, address):
+        async with MqttClient(address, Connect(V5, "kicked")) as client:
+            info, kick = services.clients.connected[0]
+            assert info.client_id == "kicked"
+            kick()
+            assert await client.receive() == Disconnect(Reason.ADMINISTRATIVE_ACTION)
+        last = MqttClient(address, Connect(V5, "last", will=Will("w", b"")))
+        await last.__aenter__()
+    assert await last.receive() == Disconnect(Reason.SERVER_SHUTTING_DOWN)
+    last.drop()
+    assert not broker.log
+
+
+async def test_congestion_stops_reading(served: Served) -> None:
+    """Nothing more is read until the stores catch up; nothing is lost."""
+    services, address = served
+    async with MqttClient(address, Connect(V5, "c")) as client:
+        services.broker.is_congested = True
+        await client.publish("t", b"1", 1)
+        await until(lambda: bool(services.broker.clear_waiters))
+        client.send(Publish("t", b"2", 1, packet_id=2))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.receive(), 0.05)
+        services.broker.is_congested = False
+        for resume in services.broker.clear_waiters:
+            resume()
+        assert await client.receive() == Puback(2)
