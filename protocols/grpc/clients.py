@@ -1,0 +1,68 @@
+"""
+Who is there: calls by client, and when each client was last heard of.
+
+A client is named by its id, but an id proves nothing: the identity and the peer belong to it,
+so nobody inherits another's decisions by using its id.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.canonical import Call, Identity
+
+CALLS_MAX: Final = 20_000
+"""Calls kept per listener; the one unused for longest goes."""
+
+SILENT_S_MAX: Final = 35.0
+"""A client that sent nothing for so long is gone (it beats every 10 s)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """What the gateway remembers of a client; all of it can be lost."""
+
+    call: Call
+    heard_at: float = 0.0
+    """On the monotonic clock."""
+
+    stream_count: int = 0
+    """Open telemetry streams."""
+
+    def is_alive(self, now: float) -> bool:
+        return self.stream_count > 0 or now - self.heard_at <= SILENT_S_MAX
+
+
+class ClientTable:
+    """Bounded table of clients."""
+
+    def __init__(self, listener: str) -> None:
+        self._listener = listener
+        self._clients: OrderedDict[tuple[str, str, str, str], Client] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(
+        self, identity: Identity, *, client_id: str, tenant: str, peer: str, now: float
+    ) -> Client:
+        """The client of a request, made on its first one."""
+        host = peer.rpartition(":")[0]  # SDKs open several connections: the port says nothing
+        key = (client_id, identity.name, tenant, host)
+        client = self._clients.get(key)
+        if client is None or client.call.identity != identity:
+            call = Call(
+                protocol="grpc",
+                listener=self._listener,
+                identity=identity,
+                tenant=tenant,
+                client_id=client_id,
+                peer=peer,
+            )
+            client = self._clients[key] = Client(call=call)
+            while len(self._clients) > CALLS_MAX:
+                self._clients.popitem(last=False)
+        else:
+            self._clients.move_to_end(key)
+        client.heard_at = now
+        return client

@@ -1,0 +1,92 @@
+"""
+Route and assignment answers.
+
+All queues are at the endpoints that the client dialled (or that the listener advertises), so
+its traffic stays on the gateways behind whatever balancer it came through.
+"""
+
+import ipaddress
+from typing import Final
+
+from protocols.driver import split_bind
+from protocols.grpc.v2 import definition_pb2 as v2
+from protocols.pipeline import TopicInfo
+
+READ_BIT: Final = 4
+WRITE_BIT: Final = 2
+"""RocketMQ ``PermName``."""
+
+ANY_QUEUE: Final = -1
+"""Queue id of an assignment that leaves the choice of queues to the server."""
+
+TYPES: Final = {
+    "NORMAL": (v2.NORMAL,),
+    "FIFO": (v2.FIFO,),
+    "DELAY": (v2.DELAY,),
+    "TRANSACTION": (v2.TRANSACTION,),
+    "LITE": (v2.LITE,),
+    "PRIORITY": (v2.PRIORITY,),
+}
+"""Attribute ``message.type`` of a topic → what clients may send."""
+
+ANY_TYPE: Final = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION, v2.PRIORITY)
+"""Of a topic without the attribute, and of MIXED ones: SDKs refuse every send on UNSPECIFIED."""
+
+PERMISSIONS: Final = {
+    READ_BIT | WRITE_BIT: v2.READ_WRITE,
+    READ_BIT: v2.READ,
+    WRITE_BIT: v2.WRITE,
+    0: v2.NONE,
+}
+
+
+def endpoints_of(address: str) -> v2.Endpoints:
+    """``host:port`` as endpoints with the scheme set: clients refuse UNSPECIFIED."""
+    host, port = split_bind(address)
+    try:
+        is_v6 = ipaddress.ip_address(host).version == 6
+        scheme = v2.IPv6 if is_v6 else v2.IPv4
+    except ValueError:
+        scheme = v2.DOMAIN_NAME
+    return v2.Endpoints(scheme=scheme, addresses=[v2.Address(host=host, port=port)])
+
+
+def accepted_types(info: TopicInfo) -> tuple[v2.MessageType, ...]:
+    return TYPES.get(info.message_type.upper(), ANY_TYPE)
+
+
+def _queue(
+    topic: v2.Resource, info: TopicInfo, place: tuple[str, int, int], endpoints: v2.Endpoints
+) -> v2.MessageQueue:
+    broker, queue_id, permission = place
+    return v2.MessageQueue(
+        topic=topic,
+        id=queue_id,
+        permission=PERMISSIONS[permission & (READ_BIT | WRITE_BIT)],
+        broker=v2.Broker(name=broker, id=0, endpoints=endpoints),
+        accept_message_types=accepted_types(info),
+    )
+
+
+def message_queues(
+    topic: v2.Resource, info: TopicInfo, endpoints: v2.Endpoints
+) -> list[v2.MessageQueue]:
+    """All message queues of a topic."""
+    return [_queue(topic, info, place, endpoints) for place in info.queues]
+
+
+def assignments(
+    topic: v2.Resource, info: TopicInfo, endpoints: v2.Endpoints, *, is_fifo: bool
+) -> list[v2.Assignment]:
+    """
+    What a push consumer polls: one assignment per broker, or per queue for ordered groups.
+
+    Every member of a group gets the same; popping shares out the messages.
+    """
+    readable = [place for place in info.queues if place[2] & READ_BIT]
+    if not is_fifo:
+        brokers = dict.fromkeys(broker for broker, _, _ in readable)
+        readable = [(broker, ANY_QUEUE, READ_BIT | WRITE_BIT) for broker in brokers]
+    return [
+        v2.Assignment(message_queue=_queue(topic, info, place, endpoints)) for place in readable
+    ]

@@ -1,0 +1,320 @@
+"""
+``apache.rocketmq.v2.MessagingService`` without a transport: messages in, messages out.
+
+A refusal is a ``status`` in the response, with gRPC status OK; only Telemetry fails with a gRPC
+status (``StreamFailed``), as clients expect.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from google.protobuf.message import Message as Proto
+
+from protocols import clock
+from protocols.errors import Code, Refused
+from protocols.grpc import routes, telemetry, validation
+from protocols.grpc.clients import Client
+from protocols.grpc.config import GrpcConfig
+from protocols.grpc.context import Rpc, StreamFailed
+from protocols.grpc.mapping import OK, status
+from protocols.grpc.peers import Peers
+from protocols.grpc.receiving import Receiving, is_fifo
+from protocols.grpc.sending import Sending
+from protocols.grpc.v2 import definition_pb2 as v2
+from protocols.grpc.v2 import service_pb2 as pb
+from protocols.pipeline import ClientInfo, Meter, Services
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.grpc")
+
+Handler = Callable[[Client, Any], Awaitable[Any]]
+
+STREAM_STATUS: Final = {
+    Code.UNAUTHORIZED: "UNAUTHENTICATED",
+    Code.FORBIDDEN: "PERMISSION_DENIED",
+    Code.CLIENT_ID_REQUIRED: "INVALID_ARGUMENT",
+    Code.ILLEGAL_TOPIC: "INVALID_ARGUMENT",
+    Code.ILLEGAL_CONSUMER_GROUP: "INVALID_ARGUMENT",
+    Code.BAD_REQUEST: "INVALID_ARGUMENT",
+    Code.TOO_MANY_REQUESTS: "RESOURCE_EXHAUSTED",
+}
+"""How a refusal ends a Telemetry stream; anything else is INTERNAL (proxy: ``ClientActivity``)."""
+
+UNSUPPORTED: Final[dict[str, type[Proto]]] = {
+    "EndTransaction": pb.EndTransactionResponse,
+    "RecallMessage": pb.RecallMessageResponse,
+    "SyncLiteSubscription": pb.SyncLiteSubscriptionResponse,
+    "UpdateOffset": pb.UpdateOffsetResponse,
+    "GetOffset": pb.GetOffsetResponse,
+    "QueryOffset": pb.QueryOffsetResponse,
+}
+"""Answered NOT_IMPLEMENTED; PullMessage, a stream, likewise."""
+
+
+class MessagingService:
+    """The RPCs of one listener."""
+
+    def __init__(self, name: str, config: GrpcConfig, services: Services) -> None:
+        self.name = name
+        self.tasks = Tasks(f"grpc/{name}")
+        self.default_address = config.bind
+        """``host:port`` of routes when a client does not say what it dialled."""
+
+        self._config = config
+        self._services = services
+        self._peers = Peers(name, config, services)
+        self._sending = Sending(config, services, self._peers)
+        self._receiving = Receiving(config, services, self._peers, self.tasks)
+        self._meters: dict[tuple[str, int], Meter] = {}
+        self._unary: dict[str, tuple[type[Any], Handler]] = {
+            "QueryRoute": (pb.QueryRouteResponse, self._query_route),
+            "Heartbeat": (pb.HeartbeatResponse, self._heartbeat),
+            "SendMessage": (pb.SendMessageResponse, self._sending.send),
+            "QueryAssignment": (pb.QueryAssignmentResponse, self._query_assignment),
+            "AckMessage": (pb.AckMessageResponse, self._receiving.ack),
+            "ForwardMessageToDeadLetterQueue": (
+                pb.ForwardMessageToDeadLetterQueueResponse,
+                self._receiving.forward,
+            ),
+            "NotifyClientTermination": (pb.NotifyClientTerminationResponse, self._terminate),
+            "ChangeInvisibleDuration": (
+                pb.ChangeInvisibleDurationResponse,
+                self._receiving.change,
+            ),
+        }
+        services.metrics.gauge(
+            "grpc_clients", "Clients known to the listener", self._client_count, listener=name
+        )
+
+    def start(self) -> None:
+        """Begin to renew invisible times."""
+        self.tasks.start(self._receiving.renew_until_cancelled(asyncio.sleep), name="renew")
+
+    async def close(self) -> None:
+        await self.tasks.close()
+
+    # ── unary ───────────────────────────────────────────────────────────────────────────
+
+    async def unary(self, name: str, rpc: Rpc, request: Proto) -> Proto:
+        """Answer one unary RPC; refusals and our own faults are answers too."""
+        if name in UNSUPPORTED:
+            response = UNSUPPORTED[name]
+            return self._answered(name, _failed(response, Code.NOT_IMPLEMENTED, f"no {name} here"))
+        response, handler = self._unary[name]
+        try:
+            client = await self._peers.client_of(rpc)
+            answer: Proto = await handler(client, request)
+        except Refused as refusal:
+            answer = _failed(response, refusal.code, refusal.hint)
+        except Exception:
+            logger.exception("%s failed", name)
+            answer = _failed(response, Code.INTERNAL_SERVER_ERROR, "the gateway has a fault")
+        return self._answered(name, answer)
+
+    def _answered(self, name: str, answer: Proto) -> Proto:
+        self._count(name, getattr(answer, "status").code)  # noqa: B009  every response has one
+        return answer
+
+    def _count(self, name: str, code: int) -> None:
+        meter = self._meters.get((name, code))
+        if meter is None:
+            meter = self._meters[name, code] = self._services.metrics.counter(
+                "grpc_requests",
+                "RPCs answered, by code of apache.rocketmq.v2",
+                listener=self.name,
+                rpc=name,
+                code=v2.Code.Name(code),
+            )
+        meter.inc()
+
+    async def _query_route(
+        self, client: Client, request: pb.QueryRouteRequest
+    ) -> pb.QueryRouteResponse:
+        topic = request.topic.name
+        validation.check_topic(topic)
+        may_publish = self._may(client, "publish", topic)
+        if not may_publish and not self._may(client, "consume", topic):
+            raise Refused(Code.FORBIDDEN, topic, f"'{client.call.identity.name}' may not use it")
+        info = await self._peers.topic(client.call, topic, may_create=True)
+        endpoints = self._endpoints(request.endpoints)
+        queues = routes.message_queues(request.topic, info, endpoints)
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def _query_assignment(
+        self, client: Client, request: pb.QueryAssignmentRequest
+    ) -> pb.QueryAssignmentResponse:
+        topic, group = request.topic.name, request.group.name
+        validation.check_topic(topic)
+        validation.check_group(group)
+        self._peers.require(client.call, "consume", topic=topic, group=group)
+        info = await self._peers.topic(client.call, topic)
+        endpoints = self._endpoints(request.endpoints)
+        found = routes.assignments(request.topic, info, endpoints, is_fifo=is_fifo(info))
+        if not found:
+            raise Refused(Code.FORBIDDEN, topic, "no readable queue")
+        return pb.QueryAssignmentResponse(status=OK, assignments=found)
+
+    async def _heartbeat(
+        self, client: Client, request: pb.HeartbeatRequest
+    ) -> pb.HeartbeatResponse:
+        if request.HasField("group") and request.group.name:
+            validation.check_group(request.group.name)
+        return pb.HeartbeatResponse(status=OK)
+
+    async def _terminate(
+        self, client: Client, request: pb.NotifyClientTerminationRequest
+    ) -> pb.NotifyClientTerminationResponse:
+        await self._receiving.give_back(client)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    def _may(self, client: Client, operation: str, topic: str) -> bool:
+        permission = self._services.permission
+        return permission.is_allowed(client.call, operation, subject=topic, topic=topic)
+
+    def _endpoints(self, dialled: v2.Endpoints) -> v2.Endpoints:
+        if self._config.advertise:
+            return routes.endpoints_of(self._config.advertise)
+        if dialled.addresses and dialled.scheme != v2.ADDRESS_SCHEME_UNSPECIFIED:
+            return dialled
+        return routes.endpoints_of(self.default_address)
+
+    def _client_count(self) -> float:
+        return len(self._peers.clients)
+
+    # ── server streams ──────────────────────────────────────────────────────────────────
+
+    async def receive(
+        self, rpc: Rpc, request: pb.ReceiveMessageRequest
+    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
+        """ReceiveMessage: closing this iterator early returns what was not taken."""
+        code = int(Code.OK)
+        try:
+            client = await self._peers.client_of(rpc)
+            async for response in self._receiving.receive(client, rpc, request):
+                if response.HasField("status"):
+                    code = response.status.code
+                yield response
+        except Refused as refusal:
+            answer = status(refusal.code, refusal.hint)
+            code = answer.code
+            yield pb.ReceiveMessageResponse(status=answer)
+        except Exception:
+            logger.exception("ReceiveMessage failed")
+            code = int(Code.INTERNAL_SERVER_ERROR)
+            yield pb.ReceiveMessageResponse(status=status(code, "the gateway has a fault"))
+        self._count("ReceiveMessage", code)
+
+    async def pull(
+        self, rpc: Rpc, request: pb.PullMessageRequest
+    ) -> AsyncIterator[pb.PullMessageResponse]:
+        """PullMessage: no official client calls it."""
+        self._count("PullMessage", Code.NOT_IMPLEMENTED)
+        yield pb.PullMessageResponse(status=status(Code.NOT_IMPLEMENTED, "no PullMessage here"))
+
+    # ── telemetry ───────────────────────────────────────────────────────────────────────
+
+    async def telemetry(
+        self, rpc: Rpc, commands: AsyncIterator[pb.TelemetryCommand]
+    ) -> AsyncIterator[pb.TelemetryCommand]:
+        """
+        Answer each settings command with merged settings, for as long as the client stays.
+
+        Ends by itself only when an operator disconnects the client. Raises StreamFailed.
+        """
+        try:
+            client = await self._peers.client_of(rpc)
+            admission = self._services.admit(client.call)
+            if admission != Code.OK:
+                raise Refused(admission, client.call.client_id, "too many connections")
+        except Refused as refusal:
+            raise _stream_failed(refusal) from refusal
+        kicked = asyncio.Event()
+        left = self._services.clients.joined(self._info(client, rpc), kicked.set)
+        client.stream_count += 1
+        try:
+            async for command in until(commands, kicked, self.tasks):
+                if command.HasField("settings"):
+                    yield await self._settings(client, command.settings)
+        except Refused as refusal:
+            raise _stream_failed(refusal) from refusal
+        finally:
+            client.stream_count -= 1
+            client.heard_at = clock.monotonic()
+            left()
+
+    def _info(self, client: Client, rpc: Rpc) -> ClientInfo:
+        call = client.call
+        return ClientInfo(
+            call.protocol,
+            call.listener,
+            call.client_id,
+            call.identity.name,
+            rpc.peer,
+            clock.wall_ms(),
+        )
+
+    async def _settings(self, client: Client, settings: v2.Settings) -> pb.TelemetryCommand:
+        if settings.WhichOneof("pub_sub") is None:
+            raise Refused(Code.BAD_REQUEST, "settings", "neither publishing nor subscription")
+        client.heard_at = clock.monotonic()
+        is_consumer = telemetry.is_consumer(settings)
+        group = settings.subscription.group.name if is_consumer else ""
+        if group:
+            validation.check_group(group)
+        operation = "consume" if is_consumer else "publish"
+        keeps_order = False
+        for topic in telemetry.topics_of(settings):
+            validation.check_topic(topic)
+            self._peers.require(client.call, operation, topic=topic, group=group)
+            keeps_order = keeps_order or (is_consumer and await self._is_fifo(client, topic))
+        merged = telemetry.merged(
+            settings,
+            is_fifo=keeps_order,
+            attempts_max=self._config.attempts_max,
+            body_bytes_max=self._config.body_bytes_max,
+            validates_type=self._config.validate_message_type,
+        )
+        return telemetry.settings_command(merged)
+
+    async def _is_fifo(self, client: Client, topic: str) -> bool:
+        try:
+            return is_fifo(await self._peers.topic(client.call, topic))
+        except Refused:
+            return False
+
+
+async def until(
+    commands: AsyncIterator[pb.TelemetryCommand], stop: asyncio.Event, tasks: Tasks
+) -> AsyncIterator[pb.TelemetryCommand]:
+    """The items of *commands* until it ends or *stop* is set."""
+    stopping = tasks.start(stop.wait(), name="kick")
+    try:
+        while not stop.is_set():
+            following = tasks.start(_next(commands), name="telemetry")
+            try:
+                await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not following.done():
+                    following.cancel()
+            if not following.done() or following.cancelled():
+                return
+            command = following.result()
+            if command is None:
+                return
+            yield command
+    finally:
+        stopping.cancel()
+
+
+async def _next(commands: AsyncIterator[pb.TelemetryCommand]) -> pb.TelemetryCommand | None:
+    return await anext(commands, None)
+
+
+def _stream_failed(refusal: Refused) -> StreamFailed:
+    return StreamFailed(STREAM_STATUS.get(refusal.code, "INTERNAL"), str(refusal))
+
+
+def _failed(response: type[Any], code: Code, hint: str) -> Any:
+    return response(status=status(code, hint))

@@ -1,0 +1,1 @@
+"""Generated from ``definition.proto`` and ``service.proto`` by ``make proto``; not edited."""
