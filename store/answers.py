@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from protocols.errors import GatewayError
+from protocols.errors import Code, GatewayError
 
 T = TypeVar("T")
 
 LEASE_PREFIX: Final = "gateway/"
 """Directory key of a gateway's lease: ``gateway/<name>``; its value is a msgpack ``Join``."""
+
+
+STORE_FULL: Final = Code.MASTER_PERSISTENCE_TIMEOUT
+"""Code of sends refused because the log or the disk is full: try later, nothing is wrong with
+the message. Fronts answer as the table of refusals says (507, 0x97, nack, code 14)."""
 
 
 class StoreFailed(GatewayError):

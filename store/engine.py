@@ -15,8 +15,10 @@ The driver's loop::
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from protocols.clock import Now
+from protocols.errors import Code, Refused
 from protocols.remoting.private import (
     AckItem,
     DirectoryRecord,
@@ -30,6 +32,7 @@ from protocols.remoting.private import (
     SendAnswer,
     SendFrame,
     SettleAnswer,
+    encode_send_answer,
 )
 from store.answers import (
     AppendRecord,
@@ -45,39 +48,25 @@ from store.answers import (
     TopicConfig,
     Woken,
 )
+from store.burial import Burial
+from store.core import Core
 from store.disk import Disk
+from store.groups.deliveries import Deliveries
+from store.groups.selection import Wanted
+from store.lifecycle import Lifecycle
+from store.log.format import Kind
+from store.log.messages import tag_hash
+from store.log.segments import PrepareSegment, WriteBatch
+from store.log.snapshots import SnapshotWork
+from store.log.state import pack
+from store.parts import Parts
+from store.reading import Reader
+from store.retention.room import Room
+from store.sending import Sender
 
+T = TypeVar("T")
 
-class WriteBatch:
-    """Blocks on their way to the disk, made by ``take_writes``."""
-
-    position: int
-    """Log end once it is durable."""
-
-    block_count: int
-    byte_count: int
-
-    def execute(self, disk: Disk) -> None:
-        """Write and sync; blocks; raises OSError. Runs in the writer thread."""
-        raise NotImplementedError
-
-
-class PrepareSegment:
-    """A segment file to be made in advance, so that rolling over costs nothing."""
-
-    def execute(self, disk: Disk) -> bool:
-        """One step (a few MiB of zeros); True when the file is ready. In a background thread."""
-        raise NotImplementedError
-
-
-class SnapshotWork:
-    """Encoded state to be written as a file."""
-
-    position: int
-
-    def execute(self, disk: Disk) -> None:
-        """tmp → fsync → rename → fsync of the folder; drops all but the last two."""
-        raise NotImplementedError
+__all__ = ["Engine", "PrepareSegment", "SnapshotWork", "WriteBatch"]
 
 
 class Engine:
@@ -86,155 +75,228 @@ class Engine:
     items are in the results. After ``fail`` every mutating call raises ``StoreFailed``.
     """
 
-    epoch: int
-    """Store epoch: rises at each start."""
-
-    log_id: str
-    """Random, made with the log; hex."""
-
-    confirmed: int
-    """Durable up to here; nothing beyond is visible (volatile groups excepted)."""
-
-    end: int
-    """End of what has been appended to sealed blocks."""
-
-    counters: Counters
-
     def __init__(self, disk: Disk, config: EngineConfig) -> None:
         """Opens nothing."""
-        raise NotImplementedError
+        self._core = Core(disk, config)
+        self._parts = Parts(self._core)
+        self._burial = Burial(self._core, self._parts.topics)
+        self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
+        self._room = Room(self._core)
+        self._sender = Sender(self._core, self._parts, self._room)
+        self._reader = Reader(self._core)
+        self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room)
+        self.counters: Counters = self._core.counters
+
+    @property
+    def epoch(self) -> int:
+        """Store epoch: rises at each start."""
+        return self._core.log.epoch
+
+    @property
+    def log_id(self) -> str:
+        """Random, made with the log; hex."""
+        return self._core.log.log_id.hex()
+
+    @property
+    def confirmed(self) -> int:
+        """Durable up to here; nothing beyond is visible (volatile groups excepted)."""
+        return self._core.log.confirmed
+
+    @property
+    def end(self) -> int:
+        """End of what has been appended to sealed blocks."""
+        return self._core.log.end
+
+    def _wait(self, value: T) -> Pending[T]:
+        pending = Pending(value)
+        self._core.log.wait(pending)
+        return pending
+
+    def _counts(self, key: bytes, group: str) -> QueueCounts:
+        queue = self._core.queues.find(key)
+        found = self._parts.groups.find(group) if group else None
+        return QueueCounts(
+            ready_count=self._deliveries.ready_count(found) if found is not None else 0,
+            in_flight_count=len(found.in_flight) if found is not None else 0,
+            stored_count=queue.next if queue is not None else 0,
+        )
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     def recover(self, now: Now) -> RecoveryReport:
         """Read snapshot and log, make the tail durable, open a new epoch. Blocks; call once."""
-        raise NotImplementedError
+        return self._life.recover(now)
 
     def tick(self, now: Now) -> float | None:
         """Decide what time decides (deadlines, leases, the idle block); next monotonic due."""
-        raise NotImplementedError
+        self._core.at(now)
+        return self._life.tick(now)
 
     def close(self, now: Now) -> None:
         """Append the closing block; then drain ``take_writes``/``confirm`` once more."""
-        raise NotImplementedError
+        self._core.at(now)
+        self._life.close()
 
     # ── driver ──────────────────────────────────────────────────────────────────────────
 
     @property
     def has_writes(self) -> bool:
         """``take_writes`` would return a batch."""
-        raise NotImplementedError
+        return self._core.log.has_writes
 
     @property
     def pending_bytes(self) -> int:
         """Appended but not confirmed: what back-pressure is measured by."""
-        raise NotImplementedError
+        return self._core.log.pending_bytes
 
     def take_writes(self) -> WriteBatch | None:
         """All blocks not yet handed to the writer. Several batches may be out, in order."""
-        raise NotImplementedError
+        return self._core.log.take_writes()
 
     def confirm(self, batch: WriteBatch) -> list[Pending[object]]:
         """*batch* is durable: what it holds becomes visible; the answers that may go, in order."""
-        raise NotImplementedError
+        self.counters.syncs += 1
+        self.counters.blocks += batch.block_count
+        return self._core.log.confirm(batch.position)
 
     def fail(self, error: Exception) -> list[Pending[object]]:
         """A write or sync failed: nothing is acknowledged any more; all answers, with error."""
-        raise NotImplementedError
+        return self._core.log.fail(error)
 
     def take_woken(self) -> Woken:
         """What became visible since the last call (also after ``tick``, ``ack``, ``end_holder``,
         and after ``send`` for volatile groups)."""
-        raise NotImplementedError
+        return self._life.take_woken()
 
     def segment_wanted(self) -> PrepareSegment | None:
         """A segment to prepare in the background, if none is ready; once per segment."""
-        raise NotImplementedError
+        return self._core.log.segment_wanted()
 
     def segment_prepared(self, work: PrepareSegment) -> None:
         """*work* is done."""
-        raise NotImplementedError
+        self._core.log.segment_prepared(work)
 
     def snapshot_due(self, now: Now, *, is_forced: bool = False) -> SnapshotWork | None:
         """State to write as a snapshot, when enough log has passed and all of it is durable."""
-        raise NotImplementedError
+        return self._life.snapshot_due(now, is_forced=is_forced)
 
     def snapshot_written(self, work: SnapshotWork) -> None:
         """*work* is done: old segments may now go (deleted by a later ``tick``)."""
-        raise NotImplementedError
+        self._life.snapshot_written(work)
 
     # ── messages in ─────────────────────────────────────────────────────────────────────
 
     def send(self, gateway: str, frame: SendFrame, now: Now) -> Pending[SendAnswer]:
         """Run a numbered frame, once. Raises Refused (fenced epoch, frame number spent)."""
-        raise NotImplementedError
+        self._core.at(now)
+        frames = self._parts.frames
+        known = frames.get(gateway)
+        frames.enter(known, frame.gateway_epoch)
+        if frame.frame <= known.last_frame:
+            answer = frames.result(known, frame.frame)
+            if answer is None:
+                hint = f"frame {frame.frame} was settled"
+                raise Refused(Code.PRECONDITION_FAILED, gateway, hint)
+        else:
+            answer = self._sender.run(known, frame)
+        return self._wait(answer)
 
     def append(self, records: Sequence[AppendRecord], now: Now) -> Pending[list[AppendResult]]:
         """Store messages of standard codes, all in one block."""
-        raise NotImplementedError
+        self._core.at(now)
+        return self._wait(self._sender.append(records))
 
     def last_frame(self, gateway: str, gateway_epoch: int) -> int:
         """Highest frame number of that epoch that ran or was spent; 0: none (HELLO)."""
-        raise NotImplementedError
+        known = self._parts.frames.find(gateway)
+        is_same = known is not None and known.epoch == gateway_epoch
+        return known.last_frame if known is not None and is_same else 0
 
     def settle(
         self, gateway: str, gateway_epoch: int, frame: int, now: Now
     ) -> Pending[SettleAnswer]:
         """What became of a frame; one that never ran is spent from now on."""
-        raise NotImplementedError
+        self._core.at(now)
+        frames = self._parts.frames
+        known = frames.get(gateway)
+        frames.enter(known, gateway_epoch)
+        answer = frames.result(known, frame)
+        if answer is not None:
+            return self._wait(SettleAnswer(did_run=True, answer=encode_send_answer(answer)))
+        if frame > known.last_frame:
+            self._core.log.state(Kind.SETTLED, pack(known.number, gateway_epoch, frame))
+            frames.apply_settled(known.number, gateway_epoch, frame)
+        return self._wait(SettleAnswer(did_run=False))
 
     def fence(self, gateway: str, gateway_epoch: int, now: Now) -> Pending[None]:
         """Refuse frames of this and earlier epochs of *gateway* from now on, for good."""
-        raise NotImplementedError
+        self._core.at(now)
+        known = self._parts.frames.get(gateway)
+        if gateway_epoch > known.fenced:
+            self._core.log.state(Kind.FENCE, pack(known.number, gateway_epoch))
+            self._parts.frames.apply_fence(known.number, gateway_epoch)
+        return self._wait(None)
 
     def is_fenced(self, gateway: str, gateway_epoch: int) -> bool:
-        raise NotImplementedError
+        known = self._parts.frames.find(gateway)
+        return known is not None and gateway_epoch <= known.fenced
 
     @property
     def is_full(self) -> bool:
         """Sends are refused (acks, grants and deletions still go)."""
-        raise NotImplementedError
+        return not self._room.has_room_for(0)
 
     # ── topics, settings, offsets ───────────────────────────────────────────────────────
 
     @property
     def topics(self) -> Mapping[str, TopicConfig]:
         """All topics; read only."""
-        raise NotImplementedError
+        return self._parts.topics.configs
 
-    topics_version: int
-    """Rises with each change of a topic."""
+    @property
+    def topics_version(self) -> int:
+        """Rises with each change of a topic."""
+        return self._parts.topics.version
 
     def put_topic(self, config: TopicConfig, now: Now) -> Pending[TopicConfig]:
         """Create or change. Queues are never taken away, only made unwritable by count."""
-        raise NotImplementedError
+        self._core.at(now)
+        self._parts.topics.check(config)
+        if self._parts.topics.configs.get(config.name) != config:
+            self._parts.topics.put(config)
+        return self._wait(config)
 
     def delete_topic(self, name: str, now: Now) -> Pending[bool]:
-        raise NotImplementedError
+        self._core.at(now)
+        return self._wait(self._parts.topics.delete(name))
 
     def put_setting(self, table: str, name: str, value: bytes | None, now: Now) -> Pending[None]:
         """Opaque configuration kept in the log: table ``group`` (subscription groups), ``kv``…"""
-        raise NotImplementedError
+        self._core.at(now)
+        self._parts.settings.put(table, name, value)
+        return self._wait(None)
 
     def settings(self, table: str) -> Mapping[str, bytes]:
         """All settings of one table; read only."""
-        raise NotImplementedError
+        return self._parts.settings.table(table)
 
     def commit_offsets(self, offsets: Offsets, now: Now) -> Pending[None]:
         """Consumer offsets of RocketMQ groups that read by offset."""
-        raise NotImplementedError
+        self._core.at(now)
+        self._parts.offsets.commit(offsets)
+        return self._wait(None)
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:
         """-1: none committed."""
-        raise NotImplementedError
+        return self._parts.offsets.get(group, topic, queue_id)
 
     def offsets_of(self, group: str) -> Mapping[tuple[str, int], int]:
         """(topic, queue id) → offset, of one group."""
-        raise NotImplementedError
+        return self._parts.offsets.of_group(group)
 
     def offset_groups(self) -> Iterable[str]:
         """Groups with committed offsets."""
-        raise NotImplementedError
+        return self._parts.offsets.groups()
 
     # ── reads by offset ─────────────────────────────────────────────────────────────────
 
@@ -248,34 +310,39 @@ class Engine:
         tags: frozenset[str] = frozenset(),
     ) -> ReadResult:
         """Visible messages of a message queue from *offset* on; at least one if there is one."""
-        raise NotImplementedError
+        queue = self._core.queues.find_message_queue(topic, queue_id)
+        hashes = frozenset([tag_hash(tag) for tag in tags])
+        return self._reader.read(queue, offset, count, bytes_max, hashes)
 
     def read_light(self, key: bytes, offset: int, count: int, bytes_max: int) -> ReadResult:
         """``read`` of a light queue."""
-        raise NotImplementedError
+        queue = self._core.queues.find(key)
+        return self._reader.read(queue, offset, count, bytes_max, frozenset())
 
     def record_at(self, position: int) -> bytes:
         """The stored message at *position*, verified when it came from disk.
 
         Raises Refused(MESSAGE_NOT_FOUND): gone, no record starts there, or rot.
         """
-        raise NotImplementedError
+        return self._core.record_at(position)
 
     def entry_position(self, topic: str, queue_id: int, offset: int) -> int:
         """Log position of a message-queue entry; -1: none (standard pop handles name offsets)."""
-        raise NotImplementedError
+        return self._reader.entry_position(topic, queue_id, offset)
 
     def offset_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(smallest kept, end of visible); (0, 0) for an empty or unknown queue."""
-        raise NotImplementedError
+        queue = self._core.queues.find_message_queue(topic, queue_id)
+        return self._reader.offset_range(queue)
 
     def offset_by_time(self, topic: str, queue_id: int, wall_ms: int) -> int:
         """Offset of the first message stored at or after *wall_ms*; the end if there is none."""
-        raise NotImplementedError
+        return self._reader.offset_by_time(topic, queue_id, wall_ms)
 
     def retained(self, tenant: str, subject_filter: str) -> list[bytes]:
         """Stored record of the last retained message of each address that matches."""
-        raise NotImplementedError
+        positions = self._parts.retained.find(tenant, subject_filter)
+        return self._reader.records(positions)
 
     # ── light queues ────────────────────────────────────────────────────────────────────
 
@@ -283,40 +350,73 @@ class Engine:
         self, key: bytes, name: str, policy: Mapping[str, int | str], now: Now
     ) -> Pending[None]:
         """Idempotent. Policy ``volatile``: forgotten at a restart, visible before the sync."""
-        raise NotImplementedError
+        self._core.at(now)
+        self._core.light_queue(key, name, dict(policy))
+        return self._wait(None)
 
     def drop_queue(self, key: bytes, group: str, now: Now) -> Pending[QueueCounts]:
         """Forget queue and group; later sends to the key are partial with NOT_FOUND."""
-        raise NotImplementedError
+        self._core.at(now)
+        counts = self._counts(key, group)
+        found = self._parts.groups.find(group) if group else None
+        if found is not None:
+            self._parts.groups.drop(found)
+        queue = self._core.queues.find(key)
+        if queue is not None:
+            self._core.log.state(Kind.QUEUE_END, pack(queue.number))
+            self._parts.groups.queue_dropped(queue)
+            self._core.queues.drop(queue)
+        return self._wait(counts)
 
     def purge_queue(self, key: bytes, group: str, now: Now) -> Pending[QueueCounts]:
         """All ready entries are done; ``ready_count`` = how many."""
-        raise NotImplementedError
+        self._core.at(now)
+        counts = self._counts(key, group)
+        found = self._parts.groups.find(group)
+        if found is not None:
+            self._deliveries.purge(found)
+        return self._wait(counts)
 
     def stat_queue(self, key: bytes, group: str) -> QueueCounts:
         """Exact. Raises Refused(NOT_FOUND)."""
-        raise NotImplementedError
+        if self._core.queues.find(key) is None:
+            raise Refused(Code.NOT_FOUND, key.hex(), "no such queue at this store")
+        return self._counts(key, group)
 
     # ── groups ──────────────────────────────────────────────────────────────────────────
 
     def open_group(self, spec: GroupOpen, now: Now) -> Pending[GroupOpened]:
         """Create or adopt; *reads* is the new read set. A higher owner epoch cuts off the old
         owner's grants (they wait for ``resume``); a lower one is Refused(PRECONDITION_FAILED)."""
-        raise NotImplementedError
+        self._core.at(now)
+        group, is_new = self._parts.groups.open(spec)
+        opened = GroupOpened(group=group.number, cursor=group.cursor, is_new=is_new)
+        return Pending(opened, is_done=True) if spec.is_volatile else self._wait(opened)
 
     def drop_group(self, name: str, owner_epoch: int, now: Now) -> Pending[bool]:
-        raise NotImplementedError
+        self._core.at(now)
+        group = self._parts.groups.find(name)
+        if group is None:
+            return self._wait(False)
+        if owner_epoch < group.owner_epoch:
+            raise Refused(Code.PRECONDITION_FAILED, name, "the group has a newer owner")
+        self._parts.groups.drop(group)
+        return self._wait(True)
 
     def group_number(self, name: str) -> int:
         """0: no such group."""
-        raise NotImplementedError
+        group = self._parts.groups.find(name)
+        return group.number if group is not None else 0
 
     def group_names(self) -> Iterable[str]:
-        raise NotImplementedError
+        return [group.name for group in self._parts.groups]
 
     def group_state(self, group: int) -> GroupState:
         """For inspection and tests. Raises Refused(CONSUMER_GROUP_NOT_FOUND)."""
-        raise NotImplementedError
+        found = self._parts.groups.get(group)
+        if found is None:
+            raise Refused(Code.CONSUMER_GROUP_NOT_FOUND, str(group), "open it first")
+        return self._reader.group_state(found)
 
     def take(
         self,
@@ -337,11 +437,25 @@ class Engine:
         or *invisible_ms*. *tags*: entries of other tags are done for this group. The grant is
         logged, not awaited. An unknown group takes nothing.
         """
-        raise NotImplementedError
+        self._core.at(now)
+        found = self._parts.groups.get(group)
+        if found is None:
+            return []
+        wanted = Wanted(
+            count,
+            self._deliveries.limit_of(found),
+            now.wall_ms,
+            self._core.tag_of,
+            topic,
+            queue_id,
+            frozenset([tag_hash(tag) for tag in tags]) if tags else frozenset(),
+        )
+        return self._deliveries.take(found, wanted, now, holder, invisible_ms)
 
     def ready_count(self, group: int) -> int:
         """Entries that ``take`` could grant now (upper bound with tag filters and FIFO)."""
-        raise NotImplementedError
+        found = self._parts.groups.get(group)
+        return self._deliveries.ready_count(found) if found is not None else 0
 
     def resume(
         self, group: int, holder: int, holds: Sequence[tuple[int, int]], now: Now
@@ -351,30 +465,40 @@ class Engine:
         *holder*, those of lost holders return in place. Inherited: all that is in flight is
         granted again to *holder*, with packet id and stage, in entry order.
         """
-        raise NotImplementedError
+        self._core.at(now)
+        found = self._parts.groups.get(group)
+        return self._deliveries.resume(found, holder, holds, now) if found is not None else []
 
-    def end_holder(self, holder: int, now: Now) -> None:
-        """The stream is gone: deliveries return in place (inherited groups: they stay for the
-        next owner; volatile groups end when ``drop_group`` is called or at a restart)."""
-        raise NotImplementedError
+    def end_holder(self, holder: int, now: Now, *, is_lost: bool = False) -> None:
+        """
+        The stream is gone: deliveries return in place (inherited groups: they stay for the next
+        owner). *is_lost*: with its gateway's presence; a volatile group then ends.
+        """
+        self._core.at(now)
+        self._deliveries.end_holder(holder, is_lost=is_lost)
 
     def ack(self, epoch: int, items: Sequence[AckItem], now: Now) -> Pending[list[tuple[int, int]]]:
         """Ack, change or release; (grant, code) per item; INVALID_RECEIPT_HANDLE for stale ones.
         Acking what is done already is OK."""
-        raise NotImplementedError
+        self._core.at(now)
+        results, must_wait = self._deliveries.ack(epoch, items, now)
+        return self._wait(results) if must_wait else Pending(results, is_done=True)
 
     def mark(
         self, epoch: int, items: Sequence[MarkItem], now: Now
     ) -> Pending[list[tuple[int, int]]]:
         """Write packet id and stage into in-flight entries."""
-        raise NotImplementedError
+        self._core.at(now)
+        results, must_wait = self._deliveries.mark(epoch, items)
+        return self._wait(results) if must_wait else Pending(results, is_done=True)
 
     def index(
         self, target: int, keys: Sequence[bytes], ack: AckItem | None, now: Now
     ) -> Pending[int]:
         """Append an index record: the message at *target* enters the light queues *keys*; *ack*
         is the delivery that caused it. The entry position. Raises Refused if the grant is stale."""
-        raise NotImplementedError
+        self._core.at(now)
+        return self._wait(self._sender.index(target, keys, ack, self._deliveries, self.epoch))
 
     # ── directory and leases ────────────────────────────────────────────────────────────
 
@@ -383,34 +507,43 @@ class Engine:
     ) -> Pending[list[tuple[bool, DirectoryRecord]]]:
         """Conditional writes, all in one block. Raises Refused(PRECONDITION_FAILED) if the
         gateway's lease has ended (gateway "" is the store itself)."""
-        raise NotImplementedError
+        self._core.at(now)
+        if gateway and not self._parts.leases.is_live(gateway, gateway_epoch):
+            raise Refused(Code.PRECONDITION_FAILED, gateway, "its lease has ended: join again")
+        return self._wait(self._parts.directory.put(gateway, gateway_epoch, writes))
 
     def directory_read(self, after: int, count_max: int) -> tuple[list[DirectoryRecord], int]:
         """(latest records with version > *after*, durable ones only; version covered)."""
-        raise NotImplementedError
+        return self._parts.directory.read(after, count_max)
 
     @property
     def directory_head(self) -> int:
         """Highest durable version."""
-        raise NotImplementedError
+        return self._parts.directory.head
 
     def join(self, request: Join, now: Now) -> Pending[Joined]:
         """Grant a lease; its record's version is the gateway epoch. The same *instance* again
         ends its earlier epoch; another live one is Refused(PRECONDITION_FAILED)."""
-        raise NotImplementedError
+        self._core.at(now)
+        lease = self._parts.leases.join(request, now)
+        lease_ms = int(self._core.config.lease_s * 1000)
+        joined = Joined(gateway_epoch=lease.epoch, lease_ms=lease_ms, version=lease.epoch)
+        return self._wait(joined)
 
     def renew(self, gateway: str, gateway_epoch: int, applied: int, now: Now) -> bool:
         """False: the lease has ended. Needs no disk."""
-        raise NotImplementedError
+        return self._parts.leases.renew(gateway, gateway_epoch, applied, now)
 
     def leave(self, gateway: str, gateway_epoch: int, now: Now) -> Pending[None]:
-        raise NotImplementedError
+        self._core.at(now)
+        self._parts.leases.leave(gateway, gateway_epoch)
+        return self._wait(None)
 
     def not_applied(self, version: int) -> set[tuple[str, int]]:
         """(gateway, epoch) with a lease that have not applied *version* yet; empty: the barrier
         is passed. Ask again after ``renew`` and when ``is_directory_changed``."""
-        raise NotImplementedError
+        return self._parts.leases.not_applied(version)
 
     def leases_ended_since(self, version: int) -> list[tuple[str, int]]:
         """(gateway, epoch) whose leases ended after *version* was written: to be fenced."""
-        raise NotImplementedError
+        return self._parts.leases.ended_since(version)

@@ -1,0 +1,145 @@
+"""
+What all parts of the engine share: log, index, counters, and what woke up since last asked.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from protocols.clock import Now
+from protocols.errors import Code, Refused
+from store.answers import Counters, EngineConfig
+from store.disk import Disk
+from store.index.entries import Entries
+from store.index.queues import Queue, QueueTable
+from store.log.cache import RecentBlocks
+from store.log.format import SEGMENT_HEADER_BYTES, EntryFlag, Kind, crc32, seed
+from store.log.log import Log
+from store.log.messages import tag_hash_of
+from store.log.state import pack
+
+READ_AHEAD_BYTES: Final = 256 << 10
+"""A read from disk fetches so much: what is read by offset is mostly adjoining."""
+
+
+class Core:
+    """Shared state; the parts call each other through the engine only."""
+
+    def __init__(self, disk: Disk, config: EngineConfig) -> None:
+        self.disk = disk
+        self.config = config
+        self.counters = Counters()
+        self.cache = RecentBlocks(config.cache_bytes_max)
+        self.log = Log(disk, config, self.cache)
+        self.entries = Entries()
+        self.queues = QueueTable()
+        self.woken_groups: set[int] = set()
+        self.woken_queues: set[tuple[str, int]] = set()
+        self.newest_ms: dict[int, int] = {}
+        """Segment number → wall time of its newest block."""
+
+        self.on_message_queue: Callable[[Queue], None] = lambda queue: None
+        """Groups that read the topic take the new queue into their read set."""
+
+        self._ahead_start = 0
+        self._ahead = b""
+
+    def at(self, now: Now) -> None:
+        """Every mutating call passes here: refuse after a failure, note the wall time."""
+        self.log.check()
+        self.log.wall_ms = now.wall_ms
+
+    # ── visibility ──────────────────────────────────────────────────────────────────────
+
+    def appended(self, touched: Iterable[Queue]) -> None:
+        """A block with entries was built: volatile groups see it now, others when durable."""
+        queues = tuple(touched)
+        self.newest_ms[self.log.segments.last.number] = self.log.wall_ms
+        for queue in queues:
+            for group, read in queue.readers:
+                if group.spec.is_volatile:
+                    group.ready[read] = None
+                    self.woken_groups.add(group.number)
+        self.log.when_durable(partial(self._show, self.entries.end, queues))
+
+    def _show(self, ordinal_end: int, queues: tuple[Queue, ...]) -> None:
+        self.entries.visible = ordinal_end
+        for queue in queues:
+            if queue.topic:
+                self.woken_queues.add((queue.topic, queue.queue_id))
+            for group, read in queue.readers:
+                group.ready[read] = None
+                self.woken_groups.add(group.number)
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────
+
+    def message_queue(self, topic: str, queue_id: int) -> Queue:
+        """The queue, bound to a number when it is new."""
+        queue = self.queues.find_message_queue(topic, queue_id)
+        if queue is None:
+            number = self.queues.next_number
+            self.log.state(Kind.QUEUE, pack(number, b"", "", {}, topic, queue_id))
+            queue = self.queues.add_message_queue(number, topic, queue_id)
+            self.on_message_queue(queue)
+        return queue
+
+    def light_queue(self, key: bytes, name: str, policy: dict[str, int | str]) -> Queue:
+        """The queue, bound to a number when it is new or its policy is."""
+        queue = self.queues.find(key)
+        if queue is None or queue.policy != policy or (name and queue.name != name):
+            number = self.queues.next_number if queue is None else queue.number
+            self.log.state(Kind.QUEUE, pack(number, key, name, policy, "", -1))
+            queue = self.queues.add_light(number, key, name, policy)
+        return queue
+
+    # ── bytes ───────────────────────────────────────────────────────────────────────────
+
+    def record_at(self, position: int) -> bytes:
+        """The stored record, verified when it comes from disk. Raises Refused."""
+        found = self.cache.find(position)
+        if found is not None:
+            buffer, at = found
+            size = int.from_bytes(buffer[at : at + 4], "big")
+            return bytes(buffer[at : at + size])
+        ordinal = self.entries.ordinal_at(position)
+        if ordinal < 0:
+            raise _no_record(position)
+        index = ordinal - self.entries.base
+        size, crc = self.entries.lengths[index], self.entries.crcs[index]
+        record = self._read(position, size)
+        segment = self.log.segments.find(position)
+        if segment is None or crc32(record, seed(segment.nonce, position)) != crc:
+            self.counters.rotten_reads += 1
+            self._ahead = b""
+            raise _no_record(position)
+        return record
+
+    def _read(self, position: int, size: int) -> bytes:
+        at = position - self._ahead_start
+        if at >= 0 and at + size <= len(self._ahead):
+            return self._ahead[at : at + size]
+        segment = self.log.segments.find(position)
+        if segment is None:
+            return b""
+        durable = min(segment.end, self.log.confirmed)
+        want = max(size, min(READ_AHEAD_BYTES, durable - position))
+        offset = position - segment.base + SEGMENT_HEADER_BYTES
+        self._ahead = self.disk.read(segment.name, offset, want)
+        self._ahead_start = position
+        return self._ahead[:size]
+
+    def tag_of(self, ordinal: int) -> int:
+        """Tag hash of an entry stored without it, read from its properties once."""
+        entries = self.entries
+        index = ordinal - entries.base
+        position = entries.targets.get(ordinal, entries.positions[index])
+        try:
+            entries.tags[index] = tag_hash_of(self.record_at(position))
+        except Refused:
+            return 0
+        entries.flags[index] |= EntryFlag.HAS_TAG
+        return entries.tags[index]
+
+
+def _no_record(position: int) -> Refused:
+    return Refused(Code.MESSAGE_NOT_FOUND, str(position), "no readable message at that position")

@@ -1,0 +1,418 @@
+"""
+Hand out and take back: take, ack, change, mark, resume, and what deadlines decide.
+
+Grants are logged and not awaited; acks are awaited. Each decision is applied by the same method
+of ``Group`` that replay uses. (Semantics page, "Verbs"; store page, rules 5 and 12.)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from protocols.clock import Now
+from protocols.errors import Code
+from protocols.remoting.private import AckAction, AckItem, MarkItem
+from store.answers import Granted
+from store.core import Core
+from store.groups.group import GrantBatch, Group, GroupRead
+from store.groups.selection import Wanted, select_fresh, select_returned
+from store.groups.table import GroupTable
+from store.log.format import Kind
+from store.log.state import (
+    GRANT_COUNTS_ATTEMPT,
+    GRANT_TO_STREAM,
+    Grant,
+    encode_ack,
+    encode_grant,
+    encode_marks,
+    encode_return,
+    pack,
+)
+
+OK: Final = int(Code.OK)
+STALE: Final = int(Code.INVALID_RECEIPT_HANDLE)
+MARKED_SENT: Final = 1
+_GRANTED_FLAGS: Final = 0x7
+"""QoS and retain bits."""
+
+_new: Final = tuple.__new__
+
+
+class Deliveries:
+    """The moving part of all groups."""
+
+    def __init__(
+        self, core: Core, table: GroupTable, bury: Callable[[Group, Sequence[int]], None]
+    ) -> None:
+        self._core = core
+        self._table = table
+        self._bury = bury
+        """Dead-letter these positions: copy and ack in one block."""
+
+        self._deadlines: list[tuple[float, int, Group, GrantBatch]] = []
+        self._deadline_count = 0
+        self._live_batches = 0
+        self._holders: dict[int, dict[Group, None]] = {}
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────
+
+    def take(
+        self, group: Group, wanted: Wanted, now: Now, holder: int, invisible_ms: int
+    ) -> list[Granted]:
+        """Grant returned entries, then new ones."""
+        back = select_returned(group, wanted) if group.returned else []
+        room = wanted.count_max - len(back)
+        entries = self._core.entries
+        fresh = select_fresh(group, wanted, entries, room) if room > 0 and group.ready else None
+        ordinals = [group.open[position] for position in back]
+        positions, held, scans = back, [], []
+        if fresh is not None:
+            ordinals += fresh.ordinals
+            positions = back + entries.positions_of(fresh.ordinals)
+            held = entries.positions_of(fresh.held)
+            scans = [(read.serial, read.at) for read in fresh.moved]
+        if not positions and not held:
+            return []
+        if group.spec.is_auto_ack:
+            group.top = group.last_done = positions[-1]
+            return self._granted(group, positions, ordinals, 0)
+        grant = group.last_grant + 1
+        self._log_grant(group, grant, invisible_ms, holder, positions, held, scans)
+        if held:
+            assert fresh is not None
+            group.hold(held, fresh.held)
+        if not positions:
+            group.last_grant = grant
+            return []
+        batch = GrantBatch(grant, self._core.log.epoch, holder, positions)
+        group.granted(batch, ordinals)
+        self._watch(group, batch, now, invisible_ms, holder)
+        self._core.counters.granted += len(positions)
+        return self._granted(group, positions, ordinals, grant)
+
+    def _log_grant(
+        self,
+        group: Group,
+        grant: int,
+        invisible_ms: int,
+        holder: int,
+        positions: Sequence[int],
+        held: Sequence[int],
+        scans: Sequence[tuple[int, int]],
+    ) -> None:
+        if not group.spec.is_volatile:
+            flags = GRANT_TO_STREAM if holder else 0
+            record = Grant(group.number, grant, invisible_ms, flags, positions, held, scans)
+            self._core.log.state(Kind.GRANT, encode_grant(record))
+
+    def _watch(
+        self, group: Group, batch: GrantBatch, now: Now, invisible_ms: int, holder: int
+    ) -> None:
+        batch.invisible_ms = invisible_ms
+        if holder:
+            self._holders.setdefault(holder, {})[group] = None
+        else:
+            self._set_deadline(group, batch, now.monotonic + invisible_ms / 1000)
+
+    def _set_deadline(self, group: Group, batch: GrantBatch, deadline: float) -> None:
+        batch.deadline = deadline
+        self._deadline_count += 1
+        heappush(self._deadlines, (deadline, self._deadline_count, group, batch))
+        if len(self._deadlines) > 2 * self._live_batches + 4096:  # most are done: sweep
+            self._deadlines = [item for item in self._deadlines if item[3].left > 0]
+            heapify(self._deadlines)
+            self._live_batches = len(self._deadlines)
+
+    def _granted(
+        self, group: Group, positions: Sequence[int], ordinals: Sequence[int], grant: int
+    ) -> list[Granted]:
+        entries = self._core.entries
+        base, flags, targets = entries.base, entries.flags, entries.targets
+        single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
+        is_plain = single is not None and not (group.attempts or group.marks or targets)
+        if is_plain:
+            return [
+                _new(Granted, (at, grant, 1, flags[o - base] & _GRANTED_FLAGS, at, single, 0, 0))
+                for at, o in zip(positions, ordinals, strict=True)
+            ]
+        out: list[Granted] = []
+        for at, ordinal in zip(positions, ordinals, strict=True):
+            packet_id, stage = group.marks.get(at, (0, 0))
+            bits = flags[ordinal - base] & _GRANTED_FLAGS if ordinal >= base else 0
+            tags = single or group.tags_of(ordinal)
+            record = targets.get(ordinal, at)
+            attempt = group.attempt_of(at)
+            out.append(Granted(at, grant, attempt, bits, record, tags, packet_id, stage))
+        return out
+
+    # ── back ────────────────────────────────────────────────────────────────────────────
+
+    def ack(
+        self, epoch: int, items: Sequence[AckItem], now: Now | None = None
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """(results, whether one must wait for the disk)."""
+        results: list[tuple[int, int]] = []
+        done: dict[Group, list[int]] = {}
+        group: Group | None = None
+        number = -1
+        must_wait = False
+        for item_group, position, grant, action, delay_ms in items:
+            if item_group != number:
+                group, number = self._table.get(item_group), item_group
+            batch = group.in_flight.get(position) if group is not None else None
+            if group is None or batch is None or batch.grant != grant or batch.epoch != epoch:
+                results.append((grant, self._judge(group, position, action)))
+            elif action == AckAction.ACK:
+                done.setdefault(group, []).append(position)
+                results.append((grant, OK))
+            else:
+                results.append((self._change(group, batch, position, action, delay_ms, now), OK))
+                must_wait = must_wait or not group.spec.is_volatile
+        logged = [(group.number, at) for group, at in done.items() if not group.spec.is_volatile]
+        if logged:
+            self._core.log.state(Kind.ACK, encode_ack(logged))
+        for group, positions in done.items():
+            self._end(group, positions)
+        return results, must_wait or bool(logged)
+
+    def _end(self, group: Group, positions: Sequence[int]) -> None:
+        group.done(positions)
+        self._core.counters.acked += len(positions)
+        if group.returned or (group.spec.is_fifo and group.ready):
+            self._core.woken_groups.add(group.number)
+
+    def _judge(self, group: Group | None, position: int, action: int) -> int:
+        """A handle that is not current: fine if it acks what is done already."""
+        if group is None or action != AckAction.ACK:
+            return STALE
+        is_done = position <= group.top and position not in group.open
+        return OK if is_done else STALE
+
+    def _change(
+        self,
+        group: Group,
+        batch: GrantBatch,
+        position: int,
+        action: int,
+        delay_ms: int,
+        now: Now | None,
+    ) -> int:
+        """Return it (now or later); the grant that counts from now on."""
+        if action == AckAction.RELEASE or delay_ms == 0:
+            self._return(group, [position], counts=action != AckAction.RELEASE)
+            return batch.grant
+        assert now is not None, "a delay needs the time"
+        grant = group.last_grant + 1
+        self._log_grant(group, grant, delay_ms, 0, [position], [], [])
+        fresh = GrantBatch(grant, self._core.log.epoch, 0, [position])
+        group.granted(fresh, [group.open[position]])
+        self._watch(group, fresh, now, delay_ms, 0)
+        return grant
+
+    def _return(self, group: Group, positions: Sequence[int], *, counts: bool) -> None:
+        """Back in place; those that had their last attempt to the dead-letter topic."""
+        limit = group.spec.attempts_max
+        if counts and limit:
+            dead = [at for at in positions if group.attempts.get(at, 0) + 1 >= limit]
+            if dead:
+                self._bury(group, dead)
+                positions = [at for at in positions if at not in set(dead)]
+        if not positions:
+            return
+        if not group.spec.is_volatile:
+            payload = encode_return(group.number, positions, counts=counts)
+            self._core.log.state(Kind.RETURN, payload)
+        group.give_back(positions, counts=counts)
+        self._core.counters.returned += len(positions)
+        self._core.woken_groups.add(group.number)
+
+    def mark(self, epoch: int, items: Sequence[MarkItem]) -> tuple[list[tuple[int, int]], bool]:
+        """(results, whether they must wait for the disk)."""
+        results: list[tuple[int, int]] = []
+        logged: list[tuple[int, int, int, int]] = []
+        for number, position, grant, packet_id, stage in items:
+            group = self._table.get(number)
+            batch = group.in_flight.get(position) if group is not None else None
+            if group is None or batch is None or batch.grant != grant or batch.epoch != epoch:
+                results.append((grant, STALE))
+                continue
+            group.marks[position] = (packet_id, stage)
+            results.append((grant, OK))
+            if not group.spec.is_volatile:
+                logged.append((number, position, packet_id, stage))
+        if logged:
+            self._core.log.state(Kind.MARK, encode_marks(logged))
+        return results, bool(logged)
+
+    # ── streams ─────────────────────────────────────────────────────────────────────────
+
+    def resume(
+        self, group: Group, holder: int, holds: Sequence[tuple[int, int]], now: Now
+    ) -> list[Granted]:
+        """A stream opens or opens again."""
+        self._holders.setdefault(holder, {})[group] = None
+        if group.spec.is_inherited:
+            return self._inherit(group, holder, now)
+        kept: dict[GrantBatch, list[int]] = {}
+        for position, grant in holds:
+            batch = group.in_flight.get(position)
+            if batch is not None and batch.grant == grant and batch.is_stream:
+                kept.setdefault(batch, []).append(position)
+        for batch, positions in kept.items():
+            moved = GrantBatch(batch.grant, batch.epoch, holder, positions)
+            group.granted(moved, [group.open[position] for position in positions])
+        lost = [
+            position
+            for position, batch in group.in_flight.items()
+            if batch.is_stream and batch.holder not in self._holders
+        ]
+        self._return(group, sorted(lost), counts=True)
+        return []
+
+    def _inherit(self, group: Group, holder: int, now: Now) -> list[Granted]:
+        """All that is in flight goes to the new owner, under a new grant."""
+        positions = sorted(group.in_flight)
+        if group.spec.skips_qos0_on_resume:
+            group.live_from = self._core.log.end
+        if not positions:
+            return []
+        ordinals = [group.open[position] for position in positions]
+        again = [at for at in positions if group.marks.get(at, (0, MARKED_SENT))[1]]
+        grant = group.last_grant + 1
+        flags = GRANT_TO_STREAM | GRANT_COUNTS_ATTEMPT
+        record = Grant(group.number, grant, 0, flags, positions)
+        if not group.spec.is_volatile:
+            self._core.log.state(Kind.GRANT, encode_grant(record))
+        group.count_attempts(again)
+        batch = GrantBatch(grant, self._core.log.epoch, holder, positions)
+        group.granted(batch, ordinals)
+        self._watch(group, batch, now, 0, holder)
+        return self._granted(group, positions, ordinals, grant)
+
+    def end_holder(self, holder: int, *, is_lost: bool) -> None:
+        """A stream ended; *is_lost*: with its gateway's presence."""
+        for group in self._holders.pop(holder, {}):
+            batches = list(group.holders.get(holder, ()))
+            if is_lost and group.spec.is_volatile and not self._is_streamed(group):
+                self._table.apply_drop(group)
+                continue
+            if group.spec.is_inherited:
+                for batch in batches:
+                    group.release_holder(batch)
+                continue
+            positions = [
+                at
+                for batch in batches
+                for at in batch.positions
+                if group.in_flight.get(at) is batch
+            ]
+            self._return(group, sorted(positions), counts=True)
+
+    def _is_streamed(self, group: Group) -> bool:
+        return any(group in groups for groups in self._holders.values())
+
+    # ── time ────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: Now) -> float | None:
+        """Return what was not acknowledged in time; when the next deadline comes."""
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic:
+            _, _, group, batch = heappop(self._deadlines)
+            if batch.left == 0 or self._table.get(group.number) is not group:
+                continue
+            if batch.holder:
+                continue  # taken over by a stream that came back
+            positions = [at for at in batch.positions if group.in_flight.get(at) is batch]
+            self._return(group, sorted(positions), counts=True)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def rearm(self, now: Now) -> None:
+        """After a restart: durations run anew, in full; lost streams get time to come back."""
+        for group in self._table:
+            for batch in dict.fromkeys(group.in_flight.values()):
+                if batch.is_stream and group.spec.is_inherited:
+                    continue
+                wait_s = batch.invisible_ms / 1000
+                if batch.is_stream:
+                    wait_s = self._core.config.orphan_s
+                self._set_deadline(group, batch, now.monotonic + wait_s)
+            if group.returned or group.ready:
+                self._core.woken_groups.add(group.number)
+
+    # ── replay ──────────────────────────────────────────────────────────────────────────
+
+    def apply_grant(self, record: Grant, epoch: int) -> None:
+        group = self._table.get(record.group)
+        if group is None:
+            return
+        for serial, at in record.scans:
+            read = group.reads.get(serial)
+            if read is not None:
+                read.at = max(read.at, at)
+        known = self._core.entries.ordinals_at(record.positions)
+        if record.flags & GRANT_COUNTS_ATTEMPT:
+            group.count_attempts([at for at in known if group.marks.get(at, (0, MARKED_SENT))[1]])
+        held = self._core.entries.ordinals_at(record.held)
+        group.hold(list(held), list(held.values()))
+        group.last_grant = max(group.last_grant, record.grant)
+        if known:
+            batch = GrantBatch(record.grant, epoch, 0, list(known))
+            batch.invisible_ms = record.invisible_ms
+            batch.is_stream = bool(record.flags & GRANT_TO_STREAM)
+            group.granted(batch, list(known.values()))
+
+    def apply_return(self, number: int, positions: Iterable[int], *, counts: bool) -> None:
+        group = self._table.get(number)
+        if group is not None:
+            group.give_back(positions, counts=counts)
+
+    def apply_ack(self, number: int, positions: Iterable[int]) -> None:
+        group = self._table.get(number)
+        if group is not None:
+            group.done(positions)
+
+    def purge(self, group: Group) -> int:
+        """All ready entries are done; how many."""
+        limit = self.limit_of(group)
+        count = self.ready_count(group)
+        scans = [(read.serial, _end_of(read, limit)) for read in group.reads.values()]
+        held = [position for queue in group.held.values() for position in queue]
+        positions = [*group.returned, *held]
+        if not group.spec.is_volatile:
+            self._core.log.state(Kind.PURGE, pack(group.number, scans, positions))
+        self.apply_purge(group.number, scans, positions)
+        return count
+
+    def apply_purge(
+        self, number: int, scans: Iterable[tuple[int, int]], positions: Iterable[int]
+    ) -> None:
+        group = self._table.get(number)
+        if group is None:
+            return
+        for serial, at in scans:
+            read = group.reads.get(serial)
+            if read is not None:
+                read.at = max(read.at, at)
+        held = [position for queue in group.held.values() for position in queue]
+        group.done(held)
+        group.done(positions)
+
+    def limit_of(self, group: Group) -> int:
+        """Ordinals below may be seen by the group."""
+        entries = self._core.entries
+        return entries.end if group.spec.is_volatile else entries.visible
+
+    def ready_count(self, group: Group) -> int:
+        limit = self.limit_of(group)
+        fresh = [max(0, _end_of(read, limit) - read.at) for read in group.ready]
+        return sum(fresh) + len(group.returned) + group.held_count
+
+    def apply_mark(self, number: int, position: int, packet_id: int, stage: int) -> None:
+        group = self._table.get(number)
+        if group is not None and position in group.in_flight:
+            group.marks[position] = (packet_id, stage)
+
+
+def _end_of(read: GroupRead, limit: int) -> int:
+    """Queue offset up to which *read* may go now."""
+    end = read.queue.visible_end(limit)
+    return min(end, read.stop_at) if read.stop_at >= 0 else end

@@ -1,0 +1,312 @@
+"""
+One group: a read set, ONE cursor, what is in flight, what came back.
+
+Three places hold an entry between its first grant and its end: *in flight* (with a batch: grant,
+holder or deadline), *returned* (in place, first to be granted again) and *held* (behind another
+message of its order key). ``open`` has them all. Everything the group was offered and that is not
+open is done. State changes are methods that replay calls too; deciding is in ``selection``.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from protocols.remoting.private import GroupOpen
+from store.index.entries import Entries
+from store.index.queues import Queue
+
+NO_DEADLINE: Final = float("inf")
+HELD_MAX: Final = 10_000
+"""Messages a FIFO group may look past behind stuck order keys before it waits."""
+
+
+class GroupRead:
+    """One queue of a read set, from where on and up to where."""
+
+    __slots__ = ("at", "from_position", "queue", "serial", "stop_at", "tag", "to_position", "topic")
+
+    def __init__(self, serial: int, tag: int, queue: Queue, at: int, from_position: int) -> None:
+        self.serial = serial
+        """Names it in grant records; the same queue read again later is another read."""
+
+        self.tag = tag
+        self.queue = queue
+        self.topic = queue.topic
+        self.at = at
+        """Queue offset of the first entry not looked at yet."""
+
+        self.stop_at = -1
+        """Queue offset where it ends; -1: open."""
+
+        self.from_position = from_position
+        self.to_position = -1
+
+
+class GrantBatch:
+    """What one take handed out: all deliveries share grant, holder and deadline."""
+
+    __slots__ = (
+        "deadline",
+        "epoch",
+        "grant",
+        "holder",
+        "invisible_ms",
+        "is_stream",
+        "left",
+        "positions",
+    )
+
+    def __init__(self, grant: int, epoch: int, holder: int, positions: Sequence[int]) -> None:
+        self.grant = grant
+        self.epoch = epoch
+        """Store epoch that granted it: a handle of another one is not this delivery's."""
+
+        self.holder = holder
+        """Stream; 0: none."""
+
+        self.positions = positions
+        self.left = len(positions)
+        self.invisible_ms = 0
+        self.is_stream = holder != 0
+        """Granted to a stream, which may be gone by now."""
+
+        self.deadline = NO_DEADLINE
+
+
+class Group:
+    """Mutable state of one group at this store."""
+
+    def __init__(self, number: int, spec: GroupOpen, entries: Entries) -> None:
+        self.number = number
+        self.spec = spec
+        self.name = spec.name
+        self.owner_epoch = spec.owner_epoch
+        self.reads: dict[int, GroupRead] = {}
+        """By serial."""
+
+        self.next_serial = 1
+        self.ready: dict[GroupRead, None] = {}
+        """Reads that may have something new."""
+
+        self.open: dict[int, int] = {}
+        """Position → ordinal of all that is not done."""
+
+        self.in_flight: dict[int, GrantBatch] = {}
+        self.holders: dict[int, set[GrantBatch]] = {}
+        self.returned: list[int] = []
+        """Positions, ascending."""
+
+        self.attempts: dict[int, int] = {}
+        """Position → attempts that counted, where there were any."""
+
+        self.marks: dict[int, tuple[int, int]] = {}
+        """Position → (packet id, stage)."""
+
+        self.turns: dict[int, int] = {}
+        """FIFO: order hash → position whose turn it is."""
+
+        self.held: dict[int, deque[int]] = {}
+        self.held_count = 0
+        self.last_grant = 0
+        self.top = 0
+        """Highest position ever offered."""
+
+        self.start = 0
+        """Log position where the group began."""
+
+        self.last_done = -1
+        """Position of the entry right below the cursor; -1: none yet."""
+
+        self.live_from = 0
+        """QoS 0 entries below this are skipped (``skips_qos0_on_resume``)."""
+
+        self._heap: list[int] = []
+        self._entries = entries
+
+    # ── read set ────────────────────────────────────────────────────────────────────────
+
+    def add_read(self, read: GroupRead) -> None:
+        self.reads[read.serial] = read
+        self.next_serial = max(self.next_serial, read.serial + 1)
+        read.queue.readers.append((self, read))
+        self.ready[read] = None
+
+    def end_read(self, read: GroupRead, offset: int, position: int) -> None:
+        """Its range ends at *offset*; what lies below is still delivered."""
+        read.stop_at, read.to_position = offset, position
+        if read.at >= offset:
+            self.forget_read(read)
+
+    def forget_read(self, read: GroupRead) -> None:
+        self.reads.pop(read.serial, None)
+        self.ready.pop(read, None)
+        read.queue.readers = [pair for pair in read.queue.readers if pair[1] is not read]
+
+    def forget_all_reads(self) -> None:
+        for read in list(self.reads.values()):
+            self.forget_read(read)
+
+    def tags_of(self, ordinal: int) -> tuple[int, ...]:
+        """Which queues of the read set hold this entry."""
+        tags = [read.tag for read in self.reads.values() if read.queue.has(ordinal)]
+        return tuple(sorted(set(tags)))
+
+    # ── grants ──────────────────────────────────────────────────────────────────────────
+
+    def granted(self, batch: GrantBatch, ordinals: Sequence[int]) -> None:
+        """*batch* is in flight; positions may be new, returned or in flight before."""
+        positions = batch.positions
+        self.last_grant = max(self.last_grant, batch.grant)
+        self._offer(positions, ordinals)
+        if self.returned:
+            gone = set(positions)
+            self.returned = [position for position in self.returned if position not in gone]
+        for position in positions:
+            earlier = self.in_flight.get(position)
+            if earlier is not None:
+                self._leave(earlier)
+        self.in_flight.update(dict.fromkeys(positions, batch))
+        if batch.holder:
+            self.holders.setdefault(batch.holder, set()).add(batch)
+        if self.spec.is_fifo:
+            for position, ordinal in zip(positions, ordinals, strict=True):
+                order = self._order(ordinal)
+                if order:
+                    self.turns[order] = position
+
+    def hold(self, positions: Sequence[int], ordinals: Sequence[int]) -> None:
+        """These wait behind an earlier message of their order key."""
+        self._offer(positions, ordinals)
+        for position, ordinal in zip(positions, ordinals, strict=True):
+            self.held.setdefault(self._order(ordinal), deque()).append(position)
+        self.held_count += len(positions)
+
+    def _offer(self, positions: Sequence[int], ordinals: Sequence[int]) -> None:
+        """Note positions that were never open before, for the cursor."""
+        if not positions:
+            return
+        if positions[0] > self.top:  # the common case; a heap grows by larger keys at its end
+            self.open.update(zip(positions, ordinals, strict=True))
+            self._heap.extend(positions)
+        else:
+            for position, ordinal in zip(positions, ordinals, strict=True):
+                if position not in self.open:
+                    self.open[position] = ordinal
+                    heappush(self._heap, position)
+        self.top = max(self.top, *positions)
+
+    def _leave(self, batch: GrantBatch) -> None:
+        batch.left -= 1
+        if batch.left == 0 and batch.holder:
+            held = self.holders.get(batch.holder)
+            if held is not None:
+                held.discard(batch)
+                if not held:
+                    del self.holders[batch.holder]
+
+    def _order(self, ordinal: int) -> int:
+        entries = self._entries
+        return entries.orders[ordinal - entries.base] if ordinal >= entries.base else 0
+
+    # ── ends ────────────────────────────────────────────────────────────────────────────
+
+    def done(self, positions: Iterable[int]) -> None:
+        """Acknowledged, dead-lettered or dropped: never again."""
+        in_flight, opened = self.in_flight, self.open
+        is_fifo, has_facts = self.spec.is_fifo, bool(self.attempts or self.marks)
+        for position in positions:
+            batch = in_flight.pop(position, None)
+            if batch is not None:
+                self._leave(batch)
+            elif self.returned and position in self.returned:
+                self.returned.remove(position)
+            ordinal = opened.pop(position, -1)
+            if has_facts:
+                self.attempts.pop(position, None)
+                self.marks.pop(position, None)
+            if is_fifo and ordinal >= 0:
+                self._pass_turn(position, ordinal)
+        self._advance()
+
+    def _pass_turn(self, position: int, ordinal: int) -> None:
+        order = self._order(ordinal)
+        waiting = self.held.get(order)
+        if waiting and position in waiting:  # purged while held
+            waiting.remove(position)
+            self.held_count -= 1
+        if self.turns.get(order) != position:
+            return
+        if waiting:
+            following = waiting.popleft()
+            self.held_count -= 1
+            self.turns[order] = following
+            insort(self.returned, following)
+        else:
+            del self.turns[order]
+        if not waiting:
+            self.held.pop(order, None)
+
+    def _advance(self) -> None:
+        heap, opened = self._heap, self.open
+        if not heap:
+            return
+        if not opened:
+            self.last_done = max(self.last_done, self.top)
+            heap.clear()
+            return
+        while heap and heap[0] not in opened:
+            self.last_done = max(self.last_done, heappop(heap))
+
+    def give_back(self, positions: Iterable[int], *, counts: bool) -> None:
+        """Back to their places; *counts*: the bytes went to the client."""
+        for position in positions:
+            batch = self.in_flight.pop(position, None)
+            if batch is None:
+                continue
+            self._leave(batch)
+            if counts:
+                self.attempts[position] = self.attempts.get(position, 0) + 1
+            self.marks.pop(position, None)
+            insort(self.returned, position)
+
+    def count_attempts(self, positions: Iterable[int]) -> None:
+        """What is in flight goes out once more without having come back (inherited)."""
+        for position in positions:
+            if position in self.in_flight:
+                self.attempts[position] = self.attempts.get(position, 0) + 1
+
+    def release_holder(self, batch: GrantBatch) -> None:
+        """Its stream is gone, its deliveries stay."""
+        held = self.holders.get(batch.holder)
+        if held is not None:
+            held.discard(batch)
+            if not held:
+                del self.holders[batch.holder]
+        batch.holder = 0
+
+    # ── facts ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def cursor(self) -> int:
+        """Every entry of the read set below it is done."""
+        passed = max(self.start, self._entries.end_of(self.last_done))
+        return min(passed, self.first_owed(passed))
+
+    def attempt_of(self, position: int) -> int:
+        """Number of the attempt that a grant now would be."""
+        return self.attempts.get(position, 0) + 1 if self.attempts else 1
+
+    def first_owed(self, end: int) -> int:
+        """Lowest log position that this group still needs; *end* if none."""
+        owed = min(self.open, default=end)
+        entries = self._entries
+        for read in self.reads.values():
+            queue = read.queue
+            index = read.at - queue.first
+            if index < len(queue.entries) and read.at != read.stop_at:
+                ordinal = queue.entries[max(index, 0)]
+                if ordinal >= entries.base:
+                    owed = min(owed, entries.positions[ordinal - entries.base])
+        return owed

@@ -1,0 +1,183 @@
+"""
+Which entries a group is offered next: pure decisions over its read set.
+
+Returned entries come first; then new ones, merged over the queues of the read set by ordinal,
+which is entry position. An entry met in several queues is one delivery.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from store.groups.group import HELD_MAX, Group, GroupRead
+from store.index.entries import Entries
+from store.log.format import EntryFlag
+
+
+class Wanted(NamedTuple):
+    """What a take asks for."""
+
+    count_max: int
+    limit: int
+    """Ordinals below may be seen."""
+
+    wall_ms: int
+    tag_of: Callable[[int], int]
+    """Tag hash by ordinal, for entries stored without it."""
+
+    topic: str = ""
+    queue_id: int = -1
+    tag_hashes: frozenset[int] = frozenset()
+
+
+class Fresh(NamedTuple):
+    """New entries: what to grant, what to hold, how far the reads went."""
+
+    ordinals: list[int]
+    held: list[int]
+    moved: list[GroupRead]
+
+
+def reads_for(group: Group, wanted: Wanted) -> list[GroupRead]:
+    """Ready reads that the request is about."""
+    if not wanted.topic:
+        return list(group.ready)
+    return [
+        read
+        for read in group.ready
+        if read.topic == wanted.topic and wanted.queue_id in (-1, read.queue.queue_id)
+    ]
+
+
+def select_returned(group: Group, wanted: Wanted) -> list[int]:
+    """Positions that came back and may go out again, in order."""
+    if not wanted.topic and not wanted.tag_hashes:
+        return group.returned[: wanted.count_max]
+    reads = [
+        read
+        for read in group.reads.values()
+        if not wanted.topic
+        or (read.topic == wanted.topic and wanted.queue_id in (-1, read.queue.queue_id))
+    ]
+    chosen: list[int] = []
+    for position in group.returned:
+        if any([read.queue.has(group.open[position]) for read in reads]):
+            chosen.append(position)
+            if len(chosen) == wanted.count_max:
+                break
+    return chosen
+
+
+def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> Fresh:
+    """Up to *count* new entries; moves the reads."""
+    reads = reads_for(group, wanted)
+    fresh = Fresh([], [], [])
+    spec = group.spec
+    is_plain = (
+        not wanted.tag_hashes and not spec.is_fifo and not entries.expires and not group.live_from
+    )
+    turns = dict.fromkeys(group.turns) if spec.is_fifo else {}
+    while len(fresh.ordinals) < count and reads:
+        want = count - len(fresh.ordinals)
+        ordinals, moved = _scan(group, reads, wanted.limit, want if is_plain else max(want, 32))
+        if not ordinals:
+            break
+        fresh.moved.extend(read for read in moved if read not in fresh.moved)
+        if is_plain:
+            fresh.ordinals.extend(ordinals)
+            continue
+        taken = _sift(group, ordinals, wanted, entries, fresh, turns, want)
+        if taken < len(ordinals):  # enough: look at the rest again next time
+            _rewind(moved, ordinals[taken])
+            group.ready.update(dict.fromkeys(moved))
+            break
+        if group.held_count + len(fresh.held) >= HELD_MAX:
+            break
+        reads = [read for read in reads if read in group.ready]
+    return fresh
+
+
+def _scan(
+    group: Group, reads: list[GroupRead], limit: int, count: int
+) -> tuple[list[int], list[GroupRead]]:
+    """The next up to *count* ordinals over *reads*, each once, ascending; reads moved past them."""
+    slices: list[tuple[GroupRead, Sequence[int]]] = []
+    for read in reads:
+        queue = read.queue
+        if read.at < queue.first:
+            read.at = queue.first
+        end = queue.visible_end(limit)
+        if 0 <= read.stop_at < end:
+            end = read.stop_at
+        if read.at < end:
+            start = read.at - queue.first
+            stop = min(start + count, end - queue.first)
+            slices.append((read, queue.entries[start:stop]))
+        else:
+            group.ready.pop(read, None)
+            if 0 <= read.stop_at <= read.at:
+                group.forget_read(read)
+    if not slices:
+        return [], []
+    if len(slices) == 1 and not slices[0][0].queue.has_gaps:
+        read, part = slices[0]
+        read.at += len(part)
+        return list(part), [read]
+    merged: set[int] = set()
+    for _, part in slices:
+        merged.update(part)
+    chosen = sorted(merged)[:count]
+    moved: list[GroupRead] = []
+    for read, part in slices:
+        step = bisect_right(part, chosen[-1])
+        if step:
+            read.at += step
+            moved.append(read)
+    return chosen, moved
+
+
+def _rewind(moved: Sequence[GroupRead], ordinal: int) -> None:
+    """The reads continue at *ordinal*."""
+    for read in moved:
+        read.at = min(read.at, read.queue.offset_from(ordinal))
+
+
+def _sift(
+    group: Group,
+    ordinals: Sequence[int],
+    wanted: Wanted,
+    entries: Entries,
+    fresh: Fresh,
+    turns: dict[int, None],
+    want: int,
+) -> int:
+    """Sort *ordinals* into granted, held and done; how many were looked at."""
+    base, tags, flags = entries.base, entries.tags, entries.flags
+    granted_before = len(fresh.ordinals)
+    for looked, ordinal in enumerate(ordinals):
+        if len(fresh.ordinals) - granted_before == want:
+            return looked
+        index = ordinal - base
+        if index < 0 or _is_void(group, ordinal, wanted, entries):
+            continue
+        if wanted.tag_hashes:
+            tag = tags[index] if flags[index] & EntryFlag.HAS_TAG else wanted.tag_of(ordinal)
+            if tag not in wanted.tag_hashes:
+                continue
+        is_live_only = group.live_from and not flags[index] & EntryFlag.QOS
+        if is_live_only and entries.positions[index] < group.live_from:
+            continue
+        order = entries.orders[index] if group.spec.is_fifo else 0
+        if order and order in turns:
+            fresh.held.append(ordinal)
+            continue
+        if order:
+            turns[order] = None
+        fresh.ordinals.append(ordinal)
+    return len(ordinals)
+
+
+def _is_void(group: Group, ordinal: int, wanted: Wanted, entries: Entries) -> bool:
+    """Expired: nobody should get it."""
+    expires_at_ms = entries.expires.get(ordinal, 0) if entries.expires else 0
+    return 0 < expires_at_ms <= wanted.wall_ms

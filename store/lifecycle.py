@@ -1,0 +1,204 @@
+"""
+From start to end: recovery, what time decides, snapshots, retention, the closing block.
+"""
+
+import logging
+from os import urandom
+from typing import Final
+
+from protocols.clock import Now
+from store.answers import RecoveryReport, StoreFailed, Woken
+from store.core import Core
+from store.groups.deliveries import Deliveries
+from store.log.format import Kind
+from store.log.recovery import Tail, find_tail, open_segments, read_segment, scan, settle_tail
+from store.log.segments import Segment
+from store.log.snapshots import Snapshot, SnapshotWork, read_snapshots
+from store.log.state import pack
+from store.parts import Parts
+from store.replay import Replay
+from store.retention.room import Room
+
+IDLE_S: Final = 1.0
+"""After so long without a write, an empty block says how far the log is durable."""
+
+LOOK_S: Final = 1.0
+"""How often the disk is asked for its free space and retention looks at the oldest segment."""
+
+_log = logging.getLogger("store.engine")
+
+
+class Lifecycle:
+    """Starts, keeps and ends an engine."""
+
+    def __init__(self, core: Core, parts: Parts, deliveries: Deliveries, room: Room) -> None:
+        self._core = core
+        self._parts = parts
+        self._deliveries = deliveries
+        self._room = room
+        room.owed = self._first_owed
+        self._looked = -LOOK_S
+        self._seen_end = -1
+        self._seen_at = 0.0
+        self._snapshot_position = 0
+        self._snapshot: SnapshotWork | None = None
+        self._topics_seen = 0
+
+    # ── start ───────────────────────────────────────────────────────────────────────────
+
+    def recover(self, now: Now) -> RecoveryReport:
+        """Read everything, make the tail durable, open a new epoch."""
+        log = self._core.log
+        log.wall_ms = now.wall_ms
+        segments = open_segments(self._core.disk, self._core.config)
+        if segments:
+            report = self._recover_log(segments)
+        else:
+            log.log_id = urandom(16)
+            log.epoch = 1
+            report = RecoveryReport(1, 0, 0, 0, 0, 0, 0, True, 0)
+        self._parts.groups.epoch_start = log.end
+        log.state(Kind.EPOCH, pack(log.epoch, log.end))
+        self._forget_volatile_queues()
+        self._parts.leases.rebuild(now)
+        self._deliveries.rearm(now)
+        batch = log.take_writes()
+        assert batch is not None
+        batch.execute(self._core.disk)
+        log.confirm(batch.position)
+        self._room.look()
+        return report
+
+    def _recover_log(self, segments: list[Segment]) -> RecoveryReport:
+        core, log = self._core, self._core.log
+        snapshots = read_snapshots(core.disk, segments[0].header.log_id)
+        newest = snapshots[0].position if snapshots else 0
+        tail, data = find_tail(core.disk, core.config, segments, newest)
+        usable = [snapshot for snapshot in snapshots if snapshot.position <= tail.scanned_end]
+        snapshot = usable[0] if usable else None
+        if snapshot is None and segments[0].base > 0:
+            raise StoreFailed("the start of the log is gone and no snapshot covers it")
+        settle_tail(core.disk, core.config, tail, data)
+        for segment in tail.segments:
+            log.segments.add(segment)
+        log.log_id = tail.log_id
+        log.end = log.confirmed = tail.end
+        report = self._replay(tail, snapshot)
+        self._room.snapshot_position = usable[-1].position if len(usable) > 1 else 0
+        self._snapshot_position = snapshot.position if snapshot is not None else 0
+        return report
+
+    def _replay(self, tail: Tail, snapshot: Snapshot | None) -> RecoveryReport:
+        core, log = self._core, self._core.log
+        start = snapshot.position if snapshot is not None else 0
+        state = snapshot.state if snapshot is not None else None
+        replay = Replay(self._parts, self._deliveries, start, state)
+        block_count, covered = 0, tail.segments[0].base
+        rotten_bytes = 0
+        for segment in tail.segments:
+            data = read_segment(core.disk, segment, is_last=segment is tail.segments[-1])
+            for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):
+                if block.position >= tail.end:
+                    break
+                rotten_bytes += block.position - covered
+                covered = block.end
+                replay.feed(block)
+                block_count += 1
+        replay.load_state()
+        log.end = tail.end
+        log.sequence = max(replay.sequence, tail.sequence)
+        log.epoch = max(replay.epoch, tail.epoch) + 1
+        core.entries.visible = core.entries.end
+        for queue in core.queues:
+            for group, read in queue.readers:
+                group.ready[read] = None
+        if replay.rotten_count or rotten_bytes:
+            _log.error("rot: %d records, %d bytes", replay.rotten_count, rotten_bytes)
+        return RecoveryReport(
+            log.epoch,
+            tail.end,
+            block_count,
+            replay.record_count,
+            tail.torn_bytes,
+            replay.rotten_count,
+            rotten_bytes + tail.end - covered,
+            tail.was_clean,
+            start,
+        )
+
+    def _forget_volatile_queues(self) -> None:
+        for queue in [queue for queue in self._core.queues if queue.is_volatile]:
+            self._core.log.state(Kind.QUEUE_END, pack(queue.number))
+            self._parts.groups.queue_dropped(queue)
+            self._core.queues.drop(queue)
+
+    # ── time ────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: Now) -> float | None:
+        """Decide what is due; when to come again at the latest."""
+        dues = [self._deliveries.tick(now), self._parts.leases.tick(now), self._idle(now)]
+        if now.monotonic - self._looked >= LOOK_S:
+            self._looked = now.monotonic
+            self._parts.once.trim(now.wall_ms)
+            self._room.look()
+            self._room.delete(self._room.deletable(now.wall_ms))
+        dues.append(self._looked + LOOK_S)
+        return min([due for due in dues if due is not None])
+
+    def _idle(self, now: Now) -> float | None:
+        log = self._core.log
+        if log.end != self._seen_end or log.has_writes:
+            self._seen_end, self._seen_at = log.end, now.monotonic
+        if log.last_block_is_idle:
+            return None
+        due = self._seen_at + IDLE_S
+        if now.monotonic >= due and log.confirmed == log.end:
+            log.seal_empty()
+            return None
+        return due
+
+    def close(self) -> None:
+        """A last block that says the end was meant."""
+        self._core.log.state(Kind.CLOSE, pack(self._core.log.epoch))
+        self._core.log.seal_state()
+
+    # ── snapshots, retention ────────────────────────────────────────────────────────────
+
+    def snapshot_due(self, now: Now, *, is_forced: bool) -> SnapshotWork | None:
+        """Taken when enough log has passed; handed out once all it covers is durable."""
+        log = self._core.log
+        if self._snapshot is None:
+            passed = log.end - self._snapshot_position
+            if not is_forced and passed < self._core.config.snapshot_bytes:
+                return None
+            log.seal_state()
+            self._snapshot = SnapshotWork(log.log_id, log.end, self._parts.dump())
+        if self._snapshot.position > log.confirmed:
+            return None
+        work, self._snapshot = self._snapshot, None
+        self._snapshot_position = work.position
+        return work
+
+    def snapshot_written(self, work: SnapshotWork) -> None:
+        self._room.snapshot_position = work.oldest_kept
+
+    def _first_owed(self) -> int:
+        """Lowest log position that somebody still needs."""
+        end = self._core.log.confirmed
+        owed = [group.first_owed(end) for group in self._parts.groups]
+        return min([*owed, self._parts.retained.first_owed(end)])
+
+    # ── wakings ─────────────────────────────────────────────────────────────────────────
+
+    def take_woken(self) -> Woken:
+        core, directory = self._core, self._parts.directory
+        woken = Woken(
+            core.woken_groups,
+            core.woken_queues,
+            directory.is_changed,
+            self._topics_seen != self._parts.topics.version,
+        )
+        core.woken_groups, core.woken_queues = set(), set()
+        directory.is_changed = False
+        self._topics_seen = self._parts.topics.version
+        return woken

@@ -1,0 +1,250 @@
+"""
+Reading the log at start: what is whole, what is torn, what is rot; and making the tail durable.
+
+A block that does not verify is *torn* above the highest position known to be confirmed: it was
+never acknowledged, and the log ends before it. Below, it is *rot*: the scan goes on at the next
+valid block with a higher sequence. (Store page, rule 2.)
+"""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from os import urandom
+from typing import NamedTuple
+
+from store.answers import EngineConfig
+from store.disk import Disk
+from store.log.format import (
+    BLOCK,
+    BLOCK_MAGIC_BYTES,
+    M32,
+    SEGMENT_HEADER_BYTES,
+    BlockHeader,
+    Entry,
+    Kind,
+    SegmentHeader,
+    block_bytes,
+    crc32,
+    decode_block_head,
+    decode_entries,
+    decode_segment_header,
+    encode_block_head,
+    encode_segment_header,
+    seed,
+)
+from store.log.segments import SUFFIX, UNFINISHED_SUFFIX, Segment
+
+_log = logging.getLogger("store.log")
+
+
+class ScannedBlock(NamedTuple):
+    """One verified block: header and entry table; records are verified by ``record``."""
+
+    segment: Segment
+    position: int
+    header: BlockHeader
+    data: memoryview
+    """The whole block."""
+
+    @property
+    def end(self) -> int:
+        return self.position + block_bytes(self.header)
+
+    def entries(self) -> list[Entry]:
+        return decode_entries(self.data, BLOCK.size, self.header.record_count)
+
+    @property
+    def records_at(self) -> int:
+        """Log position of the first record."""
+        return self.position + BLOCK.size + self.header.table_bytes
+
+    def record(self, position: int, entry: Entry) -> memoryview | None:
+        """The bytes of the record at *position*; None: rot."""
+        start = position - self.position
+        record = self.data[start : start + entry.length]
+        is_good = crc32(record, seed(self.segment.nonce, position)) & M32 == entry.crc
+        return record if is_good else None
+
+    def is_whole(self) -> bool:
+        """Every record verifies."""
+        at = self.records_at
+        for entry in self.entries():
+            if self.record(at, entry) is None:
+                return False
+            at += entry.length
+        return True
+
+
+class Tail(NamedTuple):
+    """What the scan of the last segments found."""
+
+    segments: list[Segment]
+    """All, oldest first, with their ends."""
+
+    log_id: bytes
+    end: int
+    scanned_end: int
+    """Where the last whole block ends: below *end* only if the last blocks are rot."""
+
+    known: int
+    """Highest position known to be confirmed."""
+
+    sequence: int
+    epoch: int
+    was_clean: bool
+    torn_bytes: int
+    rewrite_from: int
+    """Position of the first block above *known*; *end* if there is none."""
+
+
+def open_segments(disk: Disk, config: EngineConfig) -> list[Segment]:
+    """Segments by position. Files without a valid header hold nothing that was acknowledged."""
+    found: dict[int, Segment] = {}
+    for name in disk.names():
+        if name.endswith(UNFINISHED_SUFFIX):
+            disk.unlink(name)
+        elif name.endswith(SUFFIX):
+            header = decode_segment_header(disk.read(name, 0, SEGMENT_HEADER_BYTES))
+            if header is None:
+                _log.error("segment %s has no valid header: set aside", name)
+                disk.rename(name, name + ".bad")
+                continue
+            room = max(disk.size(name), config.segment_bytes) - SEGMENT_HEADER_BYTES
+            found[header.number] = Segment(header, room)
+    segments: list[Segment] = []
+    for _, segment in sorted(found.items()):
+        while segments and segments[-1].base >= segment.base:
+            disk.unlink(segments.pop().name)  # its tail was rewritten into this one
+        segments.append(segment)
+    for segment, following in itertools.pairwise(segments):
+        segment.end = following.base
+    return segments
+
+
+def scan(
+    data: memoryview, segment: Segment, start: int, sequence: int, bytes_max: int
+) -> Iterator[ScannedBlock]:
+    """Every valid block of *segment* from *start* on, in order, over gaps. *data* is the file."""
+    position, limit = start, segment.base + len(data) - SEGMENT_HEADER_BYTES
+    while position < limit:
+        at = segment.file_offset(position)
+        header = decode_block_head(data, at, segment.nonce, position, bytes_max)
+        if header is None or header.sequence <= sequence:
+            found = _find_magic(data, at + 1)
+            if found < 0:
+                return
+            position = segment.base + found - SEGMENT_HEADER_BYTES
+            continue
+        sequence = header.sequence
+        size = block_bytes(header)
+        yield ScannedBlock(segment, position, header, data[at : at + size])
+        position += size
+
+
+def _find_magic(data: memoryview, start: int) -> int:
+    """Index of the next thing that may be a block header."""
+    raw = data.obj
+    assert isinstance(raw, bytes)
+    return raw.find(BLOCK_MAGIC_BYTES, start)
+
+
+def read_segment(disk: Disk, segment: Segment, *, is_last: bool) -> memoryview:
+    """The file up to its last block."""
+    size = disk.size(segment.name) if is_last else segment.file_offset(segment.end)
+    return memoryview(disk.read(segment.name, 0, size))
+
+
+def find_tail(
+    disk: Disk, config: EngineConfig, segments: list[Segment], known: int
+) -> tuple[Tail, memoryview]:
+    """Where the log ends, by the last segment; *known* is the newest snapshot's position."""
+    last = segments[-1]
+    data = read_segment(disk, last, is_last=True)
+    blocks = list(scan(data, last, last.base, 0, config.block_bytes_max))
+    known = max([known, last.base, *[block.header.confirmed for block in blocks]])
+    end, sequence, epoch, was_clean = last.base, 0, 0, False
+    rewrite_from = -1
+    for block in blocks:
+        if block.position != end and end >= known:
+            break  # a gap above what is known: torn
+        if block.end > known:
+            if not block.is_whole():
+                break
+            rewrite_from = block.position if rewrite_from < 0 else rewrite_from
+        end, sequence, epoch = block.end, block.header.sequence, block.header.epoch
+        was_clean = any(entry.kind == Kind.CLOSE for entry in block.entries())
+    written = len(bytes(data[last.file_offset(end) :]).rstrip(b"\x00"))
+    was_clean = was_clean and written == 0
+    scanned_end, end = end, max(end, known)  # positions that were confirmed are never used twice
+    was_clean = was_clean and scanned_end == end
+    last.end = end
+    tail = Tail(
+        segments=segments,
+        log_id=last.header.log_id,
+        end=end,
+        scanned_end=scanned_end,
+        known=known,
+        sequence=sequence,
+        epoch=epoch,
+        was_clean=was_clean,
+        torn_bytes=written,
+        rewrite_from=end if rewrite_from < 0 else rewrite_from,
+    )
+    return tail, data
+
+
+def settle_tail(disk: Disk, config: EngineConfig, tail: Tail, data: memoryview) -> Segment:
+    """
+    Make durable what will be served. After an unclean end the page cache may hold bytes that the
+    disk does not (a failed sync marks them clean), so the tail is written anew, into another file.
+    """
+    last = tail.segments[-1]
+    if tail.was_clean:
+        disk.sync(last.name)
+        return last
+    base = tail.rewrite_from
+    nonce = int.from_bytes(urandom(8), "big")
+    header = SegmentHeader(tail.log_id, last.number + 1, base, nonce, tail.known)
+    room = max(config.segment_bytes, tail.end - base + SEGMENT_HEADER_BYTES)
+    segment = Segment(header, room - SEGMENT_HEADER_BYTES)
+    name = f"rewritten-{segment.number:08d}{UNFINISHED_SUFFIX}"
+    disk.create(name, room)
+    disk.write(name, 0, [encode_segment_header(header)])
+    for block in scan(data, last, base, 0, config.block_bytes_max):
+        if block.position >= tail.end:
+            break
+        disk.write(name, segment.file_offset(block.position), [_resealed(block, segment)])
+    segment.end = tail.end
+    disk.sync(name)
+    disk.rename(name, segment.name)
+    disk.sync_dir()
+    if base == last.base:
+        disk.unlink(last.name)
+        tail.segments.pop()
+    else:
+        last.end = base
+        disk.truncate(last.name, last.file_offset(base))
+    tail.segments.append(segment)
+    return segment
+
+
+def _resealed(block: ScannedBlock, segment: Segment) -> bytes:
+    """The same block at the same position, its CRCs under the new segment's nonce."""
+    out = bytearray(block.data)
+    at, position = BLOCK.size, block.records_at
+    for entry in block.entries():
+        size = int.from_bytes(block.data[at : at + 2], "big")
+        start = position - block.position
+        record = block.data[start : start + entry.length]
+        crc = crc32(record, seed(segment.nonce, position)) & M32
+        out[at + CRC_IN_ENTRY : at + CRC_IN_ENTRY + 4] = crc.to_bytes(4, "big")
+        at += size
+        position += entry.length
+    table = bytes(out[BLOCK.size : BLOCK.size + block.header.table_bytes])
+    head, _ = encode_block_head(segment.nonce, block.position, block.header, table)
+    out[: BLOCK.size] = head
+    return bytes(out)
+
+
+CRC_IN_ENTRY = 12
+"""Index of the CRC in an entry: size, kind, 0, flags, pairs and length come before it."""

@@ -1,0 +1,161 @@
+"""
+Segment files: begun, prepared in advance, found by position, dropped from the front.
+
+A segment is named by its number (``00000007.seg``). Until its header and its name are durable it
+ends in ``.tmp`` and holds nothing. Positions go on from one segment to the next: the
+next one's base is the end of the last block of this one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from store.disk import Buffer, Disk
+from store.log.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
+
+SUFFIX: Final = ".seg"
+UNFINISHED_SUFFIX: Final = ".tmp"
+"""Deleted at start: never part of the log."""
+
+ZERO_STEP_BYTES: Final = 4 << 20
+"""Zeros written per step: large enough to be cheap, small enough not to delay a sync for long."""
+
+
+def segment_name(number: int) -> str:
+    return f"{number:08d}{SUFFIX}"
+
+
+class Segment:
+    """One file of the log; *end* is the log position after its last block."""
+
+    __slots__ = ("base", "capacity", "end", "header", "name", "nonce", "number", "prepared_name")
+
+    def __init__(self, header: SegmentHeader, capacity: int) -> None:
+        self.header = header
+        self.number = header.number
+        self.base = header.base
+        self.nonce = header.nonce
+        self.capacity = capacity
+        """Bytes of blocks that fit."""
+
+        self.end = header.base
+        self.name = segment_name(header.number)
+        self.prepared_name = ""
+        """File made in advance that becomes this segment; empty: none, make one."""
+
+    def has_room(self, size: int) -> bool:
+        return self.end + size - self.base <= self.capacity
+
+    def file_offset(self, position: int) -> int:
+        return position - self.base + SEGMENT_HEADER_BYTES
+
+
+def begin_segment(disk: Disk, segment: Segment, size: int) -> None:
+    """Header → fsync → rename → fsync of the folder: only then may a block be written."""
+    prepared = segment.prepared_name
+    if not prepared:
+        prepared = f"begun-{segment.number:08d}{UNFINISHED_SUFFIX}"
+        disk.create(prepared, size)
+    disk.write(prepared, 0, [encode_segment_header(segment.header)])
+    disk.sync(prepared)
+    disk.rename(prepared, segment.name)
+    disk.sync_dir()
+
+
+class WritePart:
+    """Adjoining blocks of one segment, and whether the file must be begun first."""
+
+    __slots__ = ("begins", "buffers", "offset", "segment")
+
+    def __init__(self, segment: Segment, offset: int, *, begins: bool) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.begins = begins
+        self.buffers: list[Buffer] = []
+
+
+class WriteBatch:
+    """Blocks on their way to the disk, made by ``take_writes``."""
+
+    __slots__ = ("block_count", "byte_count", "parts", "position", "segment_bytes")
+
+    def __init__(self, segment_bytes: int) -> None:
+        self.parts: list[WritePart] = []
+        self.position = 0
+        """Log end once it is durable."""
+
+        self.block_count = 0
+        self.byte_count = 0
+        self.segment_bytes = segment_bytes
+
+    def execute(self, disk: Disk) -> None:
+        """Write and sync; blocks; raises OSError. Runs in the writer thread."""
+        for part in self.parts:  # a later segment is begun only when the earlier one is durable
+            if part.begins:
+                begin_segment(disk, part.segment, self.segment_bytes)
+            if part.buffers:
+                disk.write(part.segment.name, part.offset, part.buffers)
+                disk.sync(part.segment.name)
+
+
+class PrepareSegment:
+    """A segment file to be made in advance, so that rolling over costs nothing."""
+
+    def __init__(self, serial: int, size: int, *, is_zero_filled: bool) -> None:
+        self.name = f"prepared-{serial:08d}{UNFINISHED_SUFFIX}"
+        self._size = size
+        self._at = -1
+        self._is_zero_filled = is_zero_filled
+
+    def execute(self, disk: Disk) -> bool:
+        """One step (a few MiB of zeros); True when the file is ready. In a background thread."""
+        name = self.name
+        if self._at < 0:
+            disk.create(name, self._size)
+            self._at = 0 if self._is_zero_filled else self._size
+        if self._at < self._size:
+            step = min(ZERO_STEP_BYTES, self._size - self._at)
+            disk.write(name, self._at, [bytes(step)])
+            disk.sync(name)
+            self._at += step
+        return self._at >= self._size
+
+
+class Segments:
+    """All segments, oldest first."""
+
+    def __init__(self) -> None:
+        self._items: list[Segment] = []
+        self._bases: list[int] = []
+
+    def add(self, segment: Segment) -> None:
+        self._items.append(segment)
+        self._bases.append(segment.base)
+
+    def drop_first(self) -> Segment:
+        self._bases.pop(0)
+        return self._items.pop(0)
+
+    def find(self, position: int) -> Segment | None:
+        """The segment whose blocks cover *position*."""
+        index = bisect_right(self._bases, position) - 1
+        if index < 0 or position >= self._items[index].end:
+            return None
+        return self._items[index]
+
+    @property
+    def items(self) -> Sequence[Segment]:
+        return self._items
+
+    @property
+    def last(self) -> Segment:
+        return self._items[-1]
+
+    @property
+    def first_position(self) -> int:
+        return self._bases[0]
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of blocks in all segments."""
+        return self._items[-1].end - self._bases[0] if self._items else 0

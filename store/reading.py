@@ -1,0 +1,146 @@
+"""Reads that change nothing: by offset, by time, and groups for inspection."""
+
+from collections.abc import Iterable
+
+from protocols.errors import Refused
+from store.answers import GroupState, InFlight, ReadResult, ReadStatus
+from store.core import Core
+from store.groups.group import Group
+from store.index.queues import Queue
+from store.log.format import EntryFlag
+from store.log.messages import store_ms
+
+
+class Reader:
+    """Looks at durable entries only."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def offset_range(self, queue: Queue | None) -> tuple[int, int]:
+        """(smallest kept, end of visible)."""
+        if queue is None:
+            return 0, 0
+        return queue.first, max(queue.first, queue.visible_end(self._core.entries.visible))
+
+    def read(
+        self, queue: Queue | None, offset: int, count: int, bytes_max: int, tags: frozenset[int]
+    ) -> ReadResult:
+        """Records from *offset* on, as many as both limits allow, at least one."""
+        low, high = self.offset_range(queue)
+        if queue is None:
+            return ReadResult(ReadStatus.NO_QUEUE, [], 0, 0, 0)
+        if offset < low:
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, [], low, low, high)
+        if offset > high:
+            return ReadResult(ReadStatus.OFFSET_TOO_LARGE, [], high, low, high)
+        if offset == high:
+            return ReadResult(ReadStatus.NO_NEW, [], offset, low, high)
+        records: list[bytes] = []
+        size = 0
+        at = offset
+        while at < high and len(records) < count and at - offset < count * 16:
+            ordinal = queue.entries[at - low]
+            length = self._length(ordinal)
+            if records and size + length > bytes_max:
+                break
+            at += 1
+            is_gap = queue.has_gaps and at < high and queue.entries[at - low] == ordinal
+            if is_gap or not self._has_tag(ordinal, tags):
+                continue
+            record = self._record(ordinal)
+            if record:
+                records.append(record)
+                size += length
+        status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
+        return ReadResult(status, records, at, low, high)
+
+    def _length(self, ordinal: int) -> int:
+        entries = self._core.entries
+        return entries.lengths[ordinal - entries.base]
+
+    def _has_tag(self, ordinal: int, tags: frozenset[int]) -> bool:
+        if not tags:
+            return True
+        entries = self._core.entries
+        index = ordinal - entries.base
+        if entries.flags[index] & EntryFlag.HAS_TAG:
+            return entries.tags[index] in tags
+        return self._core.tag_of(ordinal) in tags
+
+    def _record(self, ordinal: int) -> bytes:
+        """b"": rot, counted; the reader goes on behind it."""
+        entries = self._core.entries
+        position = entries.targets.get(ordinal, entries.positions[ordinal - entries.base])
+        try:
+            return self._core.record_at(position)
+        except Refused:
+            return b""
+
+    def records(self, positions: Iterable[int]) -> list[bytes]:
+        """The records at *positions*, without those that are rot."""
+        found: list[bytes] = []
+        for position in positions:
+            try:
+                found.append(self._core.record_at(position))
+            except Refused:
+                continue
+        return found
+
+    def entry_position(self, topic: str, queue_id: int, offset: int) -> int:
+        queue = self._core.queues.find_message_queue(topic, queue_id)
+        low, high = self.offset_range(queue)
+        if queue is None or not low <= offset < high:
+            return -1
+        entries = self._core.entries
+        return entries.positions[queue.entries[offset - low] - entries.base]
+
+    def offset_by_time(self, topic: str, queue_id: int, wall_ms: int) -> int:
+        """By bisection over the store times in the records."""
+        queue = self._core.queues.find_message_queue(topic, queue_id)
+        low, high = self.offset_range(queue)
+        if queue is None:
+            return 0
+        first = low
+        while low < high:
+            middle = (low + high) // 2
+            record = self._record(queue.entries[middle - first])
+            if record and store_ms(record) >= wall_ms:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def group_state(self, group: Group) -> GroupState:
+        flights = [
+            InFlight(
+                at, batch.grant, group.attempt_of(at), batch.holder, *group.marks.get(at, (0, 0))
+            )
+            for at, batch in sorted(group.in_flight.items())
+        ]
+        reads = [
+            (read.tag, read.queue.number, read.from_position, read.to_position)
+            for read in group.reads.values()
+        ]
+        return GroupState(
+            name=group.name,
+            number=group.number,
+            cursor=group.cursor,
+            ahead=self._ahead(group),
+            in_flight=tuple(flights),
+            returned=tuple(group.returned),
+            owner_epoch=group.owner_epoch,
+            reads=tuple(reads),
+        )
+
+    def _ahead(self, group: Group) -> tuple[int, ...]:
+        """Done positions at or above the cursor: offered, and not open."""
+        entries = self._core.entries
+        cursor = group.cursor
+        found: set[int] = set()
+        for read in group.reads.values():
+            queue = read.queue
+            start = max(queue.offset_from(entries.ordinal_from(cursor)), queue.first)
+            for ordinal in queue.entries[start - queue.first : read.at - queue.first]:
+                found.add(entries.positions[ordinal - entries.base])
+        return tuple(sorted(found - group.open.keys()))

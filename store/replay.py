@@ -1,0 +1,208 @@
+"""
+Rebuilding everything from the log: index always, state from the snapshot's position on.
+
+Replay calls the same methods as live requests do, and needs no clock: what time decided is in
+the records (store page, rule 5).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from store.answers import TopicConfig
+from store.groups.deliveries import Deliveries
+from store.index.queues import Queue
+from store.log.format import BLOCK, Entry, EntryFlag, Kind
+from store.log.recovery import ScannedBlock
+from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
+from store.parts import Parts
+from store.sending import retained_change
+
+Handler = Callable[[memoryview, ScannedBlock], None]
+
+
+class Replay:
+    """Feeds blocks, oldest first, into the parts."""
+
+    def __init__(
+        self, parts: Parts, deliveries: Deliveries, start: int, state: dict[str, Any] | None
+    ) -> None:
+        self._parts = parts
+        self._core = parts.core
+        self._deliveries = deliveries
+        self._start = start
+        """Log position from which state records count."""
+
+        self._state = state
+        self._nexts: list[tuple[Queue, int]] = []
+        self.epoch = 0
+        self.sequence = 0
+        self.record_count = 0
+        self.rotten_count = 0
+        self._handlers = self._table()
+        if state is not None:
+            self._load_queues(state)
+
+    # ── snapshot ────────────────────────────────────────────────────────────────────────
+
+    def _load_queues(self, state: dict[str, Any]) -> None:
+        """Before the scan: entries need their queues."""
+        queues = self._core.queues
+        for number, key, name, policy, topic, queue_id, following in state["queues"]:
+            if topic:
+                queue = queues.add_message_queue(number, topic, queue_id)
+            else:
+                queue = queues.add_light(number, key, name, policy)
+            self._nexts.append((queue, following))
+        queues.next_number = state["next_queue"]
+        self.epoch, self.sequence = state["epoch"], state["sequence"]
+
+    def load_state(self) -> None:
+        """At the snapshot's position: everything else. Idempotent."""
+        state, self._state = self._state, None
+        if state is None:
+            return
+        for queue, following in self._nexts:
+            queue.settle_next(following)
+        parts = self._parts
+        parts.topics.load(state["topics"])
+        parts.settings.load(state["settings"])
+        parts.offsets.load(state["offsets"])
+        parts.directory.load(state["directory"])
+        parts.frames.load(state["frames"])
+        parts.once.load(state["once"])
+        parts.retained.load(state["retained"])
+        parts.groups.load(state["groups"])
+
+    # ── blocks ──────────────────────────────────────────────────────────────────────────
+
+    def feed(self, block: ScannedBlock) -> None:
+        header = block.header
+        is_new = block.position >= self._start
+        if is_new:
+            self.load_state()
+        self.epoch = max(self.epoch, header.epoch)
+        self.sequence = max(self.sequence, header.sequence)
+        self._core.newest_ms[block.segment.number] = header.store_ms
+        at = block.position + BLOCK.size + header.table_bytes
+        for entry in block.entries():
+            record = block.record(at, entry) if is_new else None
+            if is_new and record is None:
+                self.rotten_count += 1
+            elif entry.kind in (Kind.MESSAGE, Kind.INDEX):
+                self._index(at, entry, record, header.store_ms)
+            elif record is not None:
+                self._handlers[Kind(entry.kind)](record, block)
+            at += entry.length
+        if is_new:
+            self._parts.frames.apply_block(header, block.position)
+        self.record_count += header.record_count
+
+    def _index(self, at: int, entry: Entry, record: memoryview | None, store_ms: int) -> None:
+        entries, queues = self._core.entries, self._core.queues
+        ordinal = entries.add(
+            at, entry.length, entry.crc, entry.tag_hash, entry.order_hash, entry.flags
+        )
+        queue = queues.get(entry.queue) if entry.queue else None
+        if queue is not None:
+            queue.put(entry.offset, ordinal)
+        pairs = entry.pairs
+        for index in range(0, len(pairs), 2):
+            light = queues.get(pairs[index])
+            if light is not None:
+                light.put(pairs[index + 1], ordinal)
+        if entry.target >= 0:
+            entries.targets[ordinal] = entry.target
+        if entry.expires_at_ms:
+            entries.expires[ordinal] = entry.expires_at_ms
+        if record is None:
+            return
+        if entry.once_key:
+            offset = entry.offset if entry.queue else -1
+            self._parts.once.add(entry.once_key, at, offset, store_ms)
+        if entry.flags & EntryFlag.SETS_RETAINED:
+            self._parts.retained.apply(retained_change(record, at, entry.flags))
+
+    # ── state records ───────────────────────────────────────────────────────────────────
+
+    def _table(self) -> dict[Kind, Handler]:
+        """What each kind does; kinds that later versions write do nothing."""
+        table: dict[Kind, Handler] = dict.fromkeys(Kind, lambda record, block: None)
+        table |= {
+            Kind.QUEUE: self._queue,
+            Kind.QUEUE_END: self._queue_end,
+            Kind.TOPIC: lambda r, b: self._parts.topics.apply_put(TopicConfig._make(unpack(r))),
+            Kind.TOPIC_END: lambda r, b: self._parts.topics.apply_delete(*unpack(r)),
+            Kind.SETTING: lambda r, b: self._parts.settings.apply_put(*unpack(r)),
+            Kind.OFFSETS: lambda r, b: self._parts.offsets.apply_commit(
+                [(group, topic, queue, at) for group, topic, queue, at in unpack(r)]
+            ),
+            Kind.GATEWAY: self._gateway,
+            Kind.FRAME_RESULT: lambda r, b: self._parts.frames.apply_facts(b.header, r),
+            Kind.SETTLED: lambda r, b: self._parts.frames.apply_settled(*unpack(r)),
+            Kind.FENCE: lambda r, b: self._parts.frames.apply_fence(*unpack(r)),
+            Kind.GROUP: self._group,
+            Kind.GROUP_END: self._group_end,
+            Kind.GRANT: lambda r, b: self._deliveries.apply_grant(decode_grant(r), b.header.epoch),
+            Kind.ACK: self._ack,
+            Kind.DEAD_LETTER: self._ack,
+            Kind.RETURN: self._return,
+            Kind.MARK: self._mark,
+            Kind.PURGE: self._purge,
+            Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
+            Kind.LEASE_END: self._lease_end,
+        }
+        return table
+
+    def _queue(self, record: memoryview, block: ScannedBlock) -> None:
+        number, key, name, policy, topic, queue_id = unpack(record)
+        if not topic:
+            self._core.queues.add_light(number, key, name, policy)
+            return
+        is_new = self._core.queues.find_message_queue(topic, queue_id) is None
+        queue = self._core.queues.add_message_queue(number, topic, queue_id)
+        if is_new:
+            self._core.log.end = block.position  # where its readers' ranges begin
+            self._parts.groups.queue_added(queue)
+
+    def _queue_end(self, record: memoryview, block: ScannedBlock) -> None:
+        (number,) = unpack(record)
+        queue = self._core.queues.get(number)
+        if queue is not None:
+            self._parts.groups.queue_dropped(queue)
+            self._core.queues.drop(queue)
+
+    def _gateway(self, record: memoryview, block: ScannedBlock) -> None:
+        self._parts.frames.apply_gateway(*unpack(record))
+
+    def _group(self, record: memoryview, block: ScannedBlock) -> None:
+        self._parts.groups.apply_open(*unpack(record))
+
+    def _group_end(self, record: memoryview, block: ScannedBlock) -> None:
+        (number,) = unpack(record)
+        group = self._parts.groups.get(number)
+        if group is not None:
+            self._parts.groups.apply_drop(group)
+
+    def _ack(self, record: memoryview, block: ScannedBlock) -> None:
+        for number, positions in decode_ack(record):
+            self._deliveries.apply_ack(number, positions)
+
+    def _return(self, record: memoryview, block: ScannedBlock) -> None:
+        number, counts, positions = decode_return(record)
+        self._deliveries.apply_return(number, positions, counts=counts)
+
+    def _mark(self, record: memoryview, block: ScannedBlock) -> None:
+        for mark in decode_marks(record):
+            self._deliveries.apply_mark(*mark)
+
+    def _purge(self, record: memoryview, block: ScannedBlock) -> None:
+        number, scans, positions = unpack(record)
+        self._deliveries.apply_purge(number, scans, positions)
+
+    def _lease_end(self, record: memoryview, block: ScannedBlock) -> None:
+        gateway, epoch, _, rows = unpack(record)
+        self._parts.leases.apply_end(gateway, epoch, _rows(rows))
+
+
+def _rows(rows: list[Any]) -> list[tuple[str, bytes | None, int, str, int]]:
+    return [(key, value, version, gateway, epoch) for key, value, version, gateway, epoch in rows]

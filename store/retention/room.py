@@ -1,0 +1,77 @@
+"""
+How much room is left, and which old segments may go (store page, rule 6).
+
+*Owed* is never deleted. *Kept* goes oldest first: when its time has passed, or earlier under
+pressure. When only owed is left, sends are refused; the last two segments' worth is a reserve
+for acks, grants, and directory writes.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from store.core import Core
+from store.log.segments import Segment
+
+RESERVE_SEGMENTS: Final = 2
+PRESSURE: Final = 0.9
+"""From this part of the usable log on, kept segments go before their time."""
+
+
+class Room:
+    """Asks ``owed`` for the lowest position that must stay."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._free_bytes = 1 << 62
+        self.owed: Callable[[], int] = lambda: 0
+        self.snapshot_position = 0
+        """Of the older kept snapshot: recovery starts there, so nothing above it goes."""
+
+    @property
+    def usable_bytes(self) -> int:
+        config = self._core.config
+        return max(0, config.log_bytes_max - RESERVE_SEGMENTS * config.segment_bytes)
+
+    def has_room_for(self, size: int) -> bool:
+        if self._free_bytes < self._core.config.disk_free_bytes_min:
+            return False
+        return self._core.log.segments.byte_count + size <= self.usable_bytes
+
+    def look(self) -> None:
+        """Ask the disk how much is free."""
+        self._free_bytes = self._core.disk.free_bytes()
+
+    def _is_under_pressure(self) -> bool:
+        return not self.has_room_for(int(self.usable_bytes * (1 - PRESSURE)))
+
+    def deletable(self, wall_ms: int) -> list[Segment]:
+        """Whole segments that may go now, oldest first."""
+        segments = list(self._core.log.segments.items)[:-1]
+        limit = min(self.snapshot_position, self._core.log.confirmed)
+        is_pressed = self._is_under_pressure()
+        found: list[Segment] = []
+        for segment in segments:
+            if segment.end > limit or not (is_pressed or self._is_past(segment, wall_ms)):
+                break
+            found.append(segment)
+        if found:
+            owed = self.owed()
+            found = [segment for segment in found if segment.end <= owed]
+        return found
+
+    def _is_past(self, segment: Segment, wall_ms: int) -> bool:
+        """Its newest message is older than the retention time."""
+        newest_ms = self._core.newest_ms.get(segment.number, wall_ms)
+        return newest_ms + self._core.config.retention_s * 1000 < wall_ms
+
+    def delete(self, segments: list[Segment]) -> None:
+        """Forget them: index first, file last."""
+        core = self._core
+        for segment in segments:
+            first = core.entries.drop_before(segment.end)
+            for queue in core.queues:
+                queue.drop_before(first)
+            core.log.segments.drop_first()
+            core.newest_ms.pop(segment.number, None)
+            core.counters.deleted_bytes += segment.end - segment.base
+            core.disk.unlink(segment.name)

@@ -1,0 +1,351 @@
+"""
+From frames and standard requests to blocks: admit each item, then store what was admitted.
+
+A frame whose items are all admitted (nearly every one) goes to the appender as it came. Anything
+else is compacted first; what became of the other items stands in a FRAME_RESULT record.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from protocols.canonical import is_created_explicitly
+from protocols.errors import Code, Refused
+from protocols.remoting.private import AckItem, ItemFlag, SendAnswer, SendFrame, SendSet, SetFlag
+from store.answers import STORE_FULL, AppendRecord, AppendResult
+from store.appender import Draft, Plan, append_index, append_messages
+from store.core import Core
+from store.groups.deliveries import Deliveries
+from store.index.queues import Queue
+from store.log.format import EntryFlag, Kind, entry_extra
+from store.log.messages import is_record, property_of, set_queue_id, tag_hash_of
+from store.log.state import pack
+from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
+from store.metadata.retained import CLEARED, RetainedChange
+from store.parts import Parts
+from store.retention.room import Room
+
+_FULL_HINT = "the store is full"
+
+
+class SetPlan(NamedTuple):
+    """What a set means here and now."""
+
+    plan: Plan | None
+    """None: every item of it is refused."""
+
+    flags: int
+    code: int = 0
+    hint: str = ""
+    missing: tuple[bytes, ...] = ()
+    """Light queues that are gone."""
+
+
+class Sender:
+    """Stores messages of both code families."""
+
+    def __init__(self, core: Core, parts: Parts, room: Room) -> None:
+        self._core = core
+        self._topics = parts.topics
+        self._frames = parts.frames
+        self._groups = parts.groups
+        self._once = parts.once
+        self._retained = parts.retained
+        self._room = room
+        self._turn = 0
+
+    # ── frames ──────────────────────────────────────────────────────────────────────────
+
+    def run(self, gateway: GatewayFrames, frame: SendFrame) -> SendAnswer:
+        """Run a frame that has not run before."""
+        self._frames.answered(gateway, frame.answered)
+        plans = [self._plan(send_set) for send_set in frame.sets]
+        is_full = not self._room.has_room_for(len(frame.records))
+        columns: list[Sequence[Any]] = [*zip(*frame.items, strict=True)] or [()] * 6
+        lengths, set_indexes, flags, orders, expires, once_keys = columns
+        bits = 0
+        for value in set(flags):
+            bits |= value
+        is_simple = (
+            not is_full
+            and not bits & ItemFlag.HAS_ONCE_KEY
+            and not gateway.refused_orders
+            and all([plan.plan is not None and not plan.missing for plan in plans])
+        )
+        facts = FrameFacts([], [], [])
+        chosen: Sequence[int] = range(len(frame.items))
+        records = bytearray(frame.records)
+        if not is_simple:
+            chosen = self._admit(gateway, frame, plans, facts, is_full=is_full)
+            if len(chosen) < len(frame.items):
+                records = _compact(frame, chosen)
+                lengths, set_indexes, flags, orders, expires, once_keys = (
+                    [column[index] for index in chosen] for column in columns
+                )
+            if facts.refused or facts.partial or facts.repeats:
+                self._core.log.state(Kind.FRAME_RESULT, pack(*facts))
+        return self._store(
+            gateway, frame, facts, chosen, plans, records,
+            (lengths, set_indexes, flags, orders, expires, once_keys),
+        )  # fmt: skip
+
+    def _store(
+        self,
+        gateway: GatewayFrames,
+        frame: SendFrame,
+        facts: FrameFacts,
+        chosen: Sequence[int],
+        plans: Sequence[SetPlan],
+        records: bytearray,
+        columns: tuple[Sequence[int], ...],
+    ) -> SendAnswer:
+        lengths, set_indexes, flags, orders, expires, once_keys = columns
+        set_plans = [plan.plan for plan in plans]
+        set_flags = [plan.flags for plan in plans]
+        entry_flags = [
+            set_flags[at] | (flag & 0xF) for at, flag in zip(set_indexes, flags, strict=True)
+        ]
+        extras: list[bytes] | None = None
+        if any(expires) or any([flag & ItemFlag.HAS_ONCE_KEY for flag in flags]):
+            entry_flags, extras = _with_extras(entry_flags, flags, expires, once_keys)
+        start = self._core.entries.end
+        block_at = self._core.log.end
+        positions, offsets = append_messages(
+            self._core,
+            Draft(
+                records,
+                lengths,
+                [plan for at in set_indexes if (plan := set_plans[at]) is not None],
+                entry_flags,
+                orders,
+                extras=extras,
+                gateway=gateway.number,
+                gateway_epoch=frame.gateway_epoch,
+                frame=frame.frame,
+                item_count=len(frame.items),
+                refused_count=len(facts.refused),
+            ),
+        )
+        if extras is not None:
+            self._note_extras(start, positions, offsets, flags, expires, once_keys)
+        if any([flag & EntryFlag.SETS_RETAINED for flag in set_flags]):
+            self._note_retained(positions, entry_flags)
+        if len(chosen) == len(frame.items):
+            answer = SendAnswer(frame.frame, positions, offsets, {}, facts.partial)
+        else:
+            stored = list(zip(positions, offsets, strict=True))
+            answer = make_answer(frame.frame, len(frame.items), stored, facts)
+        self._core.counters.refused += len(facts.refused)
+        self._frames.ran(gateway, frame.frame, block_at, answer)
+        return answer
+
+    def _plan(self, send_set: SendSet) -> SetPlan:
+        """Resolve names to queues; creates what may come into being by a first send."""
+        is_primary = bool(send_set.flags & SetFlag.IS_PRIMARY)
+        flags = 0 if is_primary else int(EntryFlag.BYTES_ONLY)
+        if send_set.flags & SetFlag.IS_RETAINED:
+            flags |= EntryFlag.SETS_RETAINED
+        lights: list[Queue] = []
+        missing: list[bytes] = []
+        for key in send_set.keys:
+            queue = self._core.queues.find(key)
+            if queue is None and is_created_explicitly(key):
+                missing.append(key)
+            else:
+                lights.append(queue or self._core.light_queue(key, "", {}))
+        queue = None
+        if is_primary:
+            try:
+                self._topics.for_send(send_set.topic, send_set.queue_id)
+            except Refused as refused:
+                return SetPlan(None, flags, refused.code, refused.hint, tuple(missing))
+            queue = self._core.message_queue(send_set.topic, send_set.queue_id)
+        elif not lights:
+            hint = "no queue wants it any more"
+            return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
+        return SetPlan(Plan(queue, lights), flags, missing=tuple(missing))
+
+    def _admit(
+        self,
+        gateway: GatewayFrames,
+        frame: SendFrame,
+        plans: Sequence[SetPlan],
+        facts: FrameFacts,
+        *,
+        is_full: bool,
+    ) -> list[int]:
+        """Indexes of items to be stored; *facts* says what became of the others."""
+        chosen: list[int] = []
+        seen: dict[bytes, int] = {}
+        for index, (_, at, flags, order, _, once_key) in enumerate(frame.items):
+            plan = plans[at]
+            code, hint = plan.code, plan.hint
+            if is_full:
+                code, hint = STORE_FULL, _FULL_HINT
+            elif order and order in gateway.refused_orders:
+                code, hint = Code.PRECONDITION_FAILED, "an earlier message of its key was refused"
+            if code:
+                facts.refused.append((index, code, hint, order))
+                if order:
+                    gateway.refused_orders[order] = frame.frame
+                continue
+            if flags & ItemFlag.HAS_ONCE_KEY:
+                place = self._once.find(once_key, self._core.log.wall_ms)
+                if place is None and once_key in seen:
+                    place = (-1 - seen[once_key], -1)  # twice in one frame: as that item
+                if place is not None:
+                    facts.repeats.append((index, *place))
+                    continue
+                seen[once_key] = index
+            facts.partial.extend([(index, key, int(Code.NOT_FOUND)) for key in plan.missing])
+            chosen.append(index)
+        return chosen
+
+    def _note_extras(
+        self,
+        ordinal: int,
+        positions: "array[int]",
+        offsets: "array[int]",
+        flags: Sequence[int],
+        expires: Sequence[int],
+        once_keys: Sequence[bytes] | Sequence[int],
+    ) -> None:
+        wall_ms = self._core.log.wall_ms
+        rows = zip(positions, offsets, flags, expires, once_keys, strict=True)
+        for at, (position, offset, flag, expires_at_ms, once_key) in enumerate(rows, ordinal):
+            if expires_at_ms:
+                self._core.entries.expires[at] = expires_at_ms
+            if flag & ItemFlag.HAS_ONCE_KEY:
+                assert isinstance(once_key, bytes)
+                self._once.add(once_key, position, offset, wall_ms)
+
+    def _note_retained(self, positions: "array[int]", entry_flags: Sequence[int]) -> None:
+        for position, flags in zip(positions, entry_flags, strict=True):
+            if flags & EntryFlag.SETS_RETAINED:
+                record = self._core.record_at(position)
+                self._retained.note(retained_change(record, position, flags))
+                self._core.log.when_durable(self._retained.show_next)
+
+    # ── standard codes ──────────────────────────────────────────────────────────────────
+
+    def append(self, records: Sequence[AppendRecord]) -> list[AppendResult]:
+        """Store messages of standard codes, in one block."""
+        results: list[AppendResult] = []
+        stored: list[int] = []
+        body = bytearray()
+        plans: list[Plan] = []
+        is_full = not self._room.has_room_for(sum([len(item.record) for item in records]))
+        for index, item in enumerate(records):
+            try:
+                queue_id = self._choose(item, is_full=is_full)
+            except Refused as refused:
+                results.append(AppendResult(refused.code, 0, item.queue_id, -1, refused.hint))
+                continue
+            record = bytearray(item.record)
+            set_queue_id(record, queue_id)
+            body += record
+            queue = self._core.message_queue(item.topic, queue_id)
+            lights = [self._core.light_queue(key, "", {}) for key in self._known(item.keys)]
+            plans.append(Plan(queue, lights))
+            stored.append(index)
+            results.append(AppendResult(Code.OK, 0, queue_id, -1))
+        if not stored:
+            return results
+        items = [records[index] for index in stored]
+        draft = Draft(
+            body,
+            [len(item.record) for item in items],
+            plans,
+            [item.flags & 0xF | EntryFlag.HAS_TAG for item in items],
+            [item.order_hash for item in items],
+            tags=[tag_hash_of(item.record) for item in items],
+        )
+        places = zip(stored, *append_messages(self._core, draft), strict=True)
+        for index, position, offset in places:
+            results[index] = results[index]._replace(position=position, offset=offset)
+        return results
+
+    def _choose(self, item: AppendRecord, *, is_full: bool) -> int:
+        """Queue id for a message that may be stored. Raises Refused."""
+        if is_full:
+            raise Refused(STORE_FULL, item.topic, _FULL_HINT)
+        if not is_record(item.record):
+            raise Refused(Code.MESSAGE_CORRUPTED, item.topic, "not a stored record")
+        config = self._topics.for_send(item.topic, item.queue_id)
+        if item.queue_id >= 0:
+            return item.queue_id
+        self._turn += 1
+        return self._turn % config.write_queue_count
+
+    # ── late entries ────────────────────────────────────────────────────────────────────
+
+    def index(
+        self,
+        target: int,
+        keys: Sequence[bytes],
+        ack: AckItem | None,
+        deliveries: Deliveries,
+        epoch: int,
+    ) -> int:
+        """An index record, with the ack of the delivery that caused it in the same block."""
+        entries = self._core.entries
+        ordinal = entries.ordinal_at(target)
+        if ordinal < 0:
+            raise Refused(Code.MESSAGE_NOT_FOUND, str(target), "no message at that position")
+        if ack is not None:
+            group = self._groups.get(ack.group)
+            batch = group.in_flight.get(ack.position) if group is not None else None
+            if batch is None or batch.grant != ack.grant:
+                raise Refused(Code.INVALID_RECEIPT_HANDLE, str(ack.position), "a stale delivery")
+        lights = [self._core.light_queue(key, "", {}) for key in self._known(keys)]
+        if ack is not None:
+            deliveries.ack(epoch, [ack])
+        index = ordinal - entries.base
+        row = (entries.tags[index], entries.orders[index], entries.flags[index])
+        return append_index(self._core, target, tuple(dict.fromkeys(lights)), row)
+
+    def _known(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Keys of queues that are there or may come into being."""
+        find = self._core.queues.find
+        return [key for key in keys if find(key) is not None or not is_created_explicitly(key)]
+
+
+def retained_change(record: bytes | memoryview, position: int, flags: int) -> RetainedChange:
+    """What the record does to the value of its address."""
+    subject = str(property_of(record, b"TG_SUBJECT"), "utf-8", "replace")
+    tenant = str(property_of(record, b"TG_TENANT"), "utf-8", "replace")
+    is_clear = flags & EntryFlag.CLEARS_RETAINED
+    return RetainedChange(tenant, subject, CLEARED if is_clear else position)
+
+
+def _compact(frame: SendFrame, chosen: Sequence[int]) -> bytearray:
+    """The records of the chosen items, back to back."""
+    starts: list[int] = []
+    at = 0
+    for item in frame.items:
+        starts.append(at)
+        at += item.length
+    parts = [frame.records[starts[i] : starts[i] + frame.items[i].length] for i in chosen]
+    return bytearray(b"".join(parts))
+
+
+def _with_extras(
+    entry_flags: Sequence[int],
+    flags: Sequence[int],
+    expires: Sequence[int],
+    once_keys: Sequence[bytes] | Sequence[int],
+) -> tuple[list[int], list[bytes]]:
+    """Entry flags and encoded optional fields of items that have any."""
+    extras: list[bytes] = []
+    full_flags: list[int] = []
+    for bits, flag, expires_at_ms, once_key in zip(
+        entry_flags, flags, expires, once_keys, strict=True
+    ):
+        if expires_at_ms:
+            bits |= EntryFlag.HAS_EXPIRES
+        if flag & ItemFlag.HAS_ONCE_KEY:
+            bits |= EntryFlag.HAS_ONCE
+        assert isinstance(once_key, bytes)
+        full_flags.append(bits)
+        extras.append(entry_extra(bits, expires_at_ms, once_key, 0))
+    return full_flags, extras
