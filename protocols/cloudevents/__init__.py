@@ -1,0 +1,1 @@
+"""CloudEvents over HTTP: events in, webhooks and pull out."""
