@@ -82,6 +82,7 @@ class GatewayPipeline:
         self._is_flush_due = False
         self._decisions: dict[tuple[Call, Head], Decision] = {}
         self._lanes: dict[Call, Lane] = {}
+        self._learning: dict[tuple[str, str], list[Batch]] = {}
         self._resumes: list[Callable[[], None]] = []
         self._sequence = 0
         self._turn = 0
@@ -180,7 +181,7 @@ class GatewayPipeline:
             try:
                 decision = self._decision(batch.call, head, stamp, now_ms, messages[start])
             except RouteUnknown as unknown:
-                self._tasks.start(self._learn(unknown, batch), name=f"route {unknown.topic}")
+                self._wait_for_route(unknown, batch)
                 return False
             if decision.buckets and not self._throttled(batch, decision.buckets, start, stop):
                 return False
@@ -278,34 +279,50 @@ class GatewayPipeline:
         batch.done = released
         if verdict.delay_s > 0:
             batch.is_admitted = True
-            self._loop.call_later(verdict.delay_s, self._resume, batch)
+            self._loop.call_later(verdict.delay_s, self._resume_later, batch)
             return False
         return True
 
     # ── waiting for a route ─────────────────────────────────────────────────────────────
 
-    async def _learn(self, unknown: RouteUnknown, batch: Batch) -> None:
-        """Load the route of a topic (or create the catch-all), then go on with *batch*."""
+    def _wait_for_route(self, unknown: RouteUnknown, batch: Batch) -> None:
+        """Park the batch; one question serves all who wait for the same topic."""
+        key = (unknown.cluster.name, unknown.topic)
+        waiting = self._learning.get(key)
+        if waiting is not None:
+            waiting.append(batch)
+            return
+        self._learning[key] = [batch]
+        tenant = batch.call.tenant
+        self._tasks.start(self._learn(unknown, tenant), name=f"route {unknown.topic}")
+
+    async def _learn(self, unknown: RouteUnknown, tenant: str) -> None:
+        """Load the route of a topic (or create the catch-all), then go on with who waits."""
         cluster, topic = unknown.cluster, unknown.topic
         try:
             route = await cluster.routes.load(topic)
-            if route is None and topic == catch_all(batch.call.tenant):
+            if route is None and topic == catch_all(tenant):
                 await cluster.create_topic(topic, CATCH_ALL_QUEUES)
             elif route is None:
                 self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
         except GatewayError as error:
             logger.warning("topic %s: %s", topic, error)
             self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
+        for batch in self._learning.pop((cluster.name, topic)):
+            self._resume(batch)
+        self._flush_links()
+
+    def _resume_later(self, batch: Batch) -> None:
         self._resume(batch)
+        self._flush_links()
 
     def _resume(self, batch: Batch) -> None:
-        """Go on with a parked batch and those behind it."""
+        """Go on with a parked batch and those of its call behind it."""
         lane = batch.lane
         assert lane is not None
         now_ms = clock.wall_ms()
         while lane.parked and self._dispatch(lane.parked[0], self.decider.stamp, now_ms):
             lane.parked.popleft()
-        self._flush_links()
 
     # ── routing again ───────────────────────────────────────────────────────────────────
 
