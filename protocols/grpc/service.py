@@ -231,7 +231,7 @@ class MessagingService:
         except Refused as refusal:
             raise _stream_failed(refusal) from refusal
         kicked = asyncio.Event()
-        left = self._services.clients.joined(self._info(client, rpc), kicked.set)
+        left = self._services.clients.joined(self._info(client), kicked.set)
         client.stream_count += 1
         try:
             async for command in until(commands, kicked, self.tasks):
@@ -244,14 +244,14 @@ class MessagingService:
             client.heard_at = clock.monotonic()
             left()
 
-    def _info(self, client: Client, rpc: Rpc) -> ClientInfo:
+    def _info(self, client: Client) -> ClientInfo:
         call = client.call
         return ClientInfo(
             call.protocol,
             call.listener,
             call.client_id,
             call.identity.name,
-            rpc.peer,
+            call.peer,
             clock.wall_ms(),
         )
 
