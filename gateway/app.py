@@ -8,7 +8,9 @@ the cluster client an in-memory transport; everything after that is the same cod
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import create_model
 
 from gateway.checks import has_users
 from gateway.clients import ClientTable
@@ -16,9 +18,10 @@ from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.connection import Connect, Sign
 from gateway.clusters.presence import GatewayPresence
 from gateway.clusters.routes import ConnectNameServer
-from gateway.config import ADMIN_PROTOCOL, ClusterConfig, Loaded
+from gateway.config import ADMIN_PROTOCOL, ClusterConfig, GatewayConfig, Loaded
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
+from gateway.explanation import answer
 from gateway.guide import guide
 from gateway.identity import Identities
 from gateway.listeners import Listeners, Section
@@ -147,6 +150,25 @@ def local_parts(loaded: Loaded, *, namesrv: tuple[str, ...], data: Path) -> Loca
         if "data" not in (document.value.get("namesrv") or {}):
             own = own.model_copy(update={"data": data / "namesrv"})
     return LocalParts(store, own, auth=loaded.config.cluster_auth)
+
+
+def full_schema() -> dict[str, Any]:
+    """JSON Schema of the whole file, the other daemons' blocks included."""
+    from namesrv.config import NamesrvConfig
+    from store.config import StoreConfig
+
+    whole = create_model(
+        "Tidegate",
+        __base__=GatewayConfig,
+        store=(StoreConfig, StoreConfig()),
+        namesrv=(NamesrvConfig, NamesrvConfig()),
+        spark=(dict[str, Any], {}),
+    )
+    schema = whole.model_json_schema()
+    # What the file may leave out of a listener is filled in by its name.
+    listener = schema["$defs"]["ListenerConfig"]
+    listener["required"] = []
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 class Gateway:
@@ -355,6 +377,7 @@ class Gateway:
                 clients=self.clients,
                 unready=self._unready,
                 listeners=self.addresses,
+                explain=lambda request: answer(self.loaded, self._policy, request),
             )
             host, port = await self.admin.start(listener.bind)
             self._admin_address = f"{host}:{port}"

@@ -6,7 +6,7 @@ aiohttp is imported with this module, which is imported when the listener exists
 
 import html
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -46,6 +46,7 @@ class AdminServer:
         clients: ClientTable,
         unready: Callable[[], list[str]],
         listeners: Callable[[], dict[str, str]],
+        explain: Callable[[Mapping[str, object]], dict[str, object]],
     ) -> None:
         self.access = access
         self._gateway = gateway
@@ -53,6 +54,7 @@ class AdminServer:
         self._clients = clients
         self._unready = unready
         self._listeners = listeners
+        self._explain = explain
         self._runner: web.AppRunner | None = None
 
     async def start(self, bind: str) -> tuple[str, int]:
@@ -67,6 +69,7 @@ class AdminServer:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._get_metrics),
                 web.get("/api/clients", self._get_clients),
+                web.get("/api/explain", self._get_explain),
                 web.delete("/api/clients/{client_id:.+}", self._kick),
                 web.post("/api/clients/{client_id:.+}/kick", self._kick),
                 web.get("/", self._page),
@@ -147,6 +150,11 @@ class AdminServer:
                 ],
             }
         )
+
+    async def _get_explain(self, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        lists = {name: query.getall(name, []) for name in ("roles", "headers")}
+        return web.json_response(self._explain({**query, **lists}))
 
     async def _kick(self, request: web.Request) -> web.StreamResponse:
         client_id = request.match_info["client_id"]

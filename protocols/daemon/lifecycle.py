@@ -105,11 +105,12 @@ async def _serve(build: Callable[[], Daemon]) -> int:
     daemon: Daemon | None = None
     try:
         daemon = build()
-        starting = tasks.start(daemon.start(), name="start")
+        starting = tasks.start(_start(daemon), name="start")
         stopping = tasks.start(stop.wait(), name="stop")
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            starting.result()
+            if (error := starting.result()) is not None:
+                raise error
             gc.collect()
             gc.freeze()
             loop.add_signal_handler(signal.SIGHUP, _on_reload, daemon, tasks)
@@ -128,6 +129,15 @@ async def _serve(build: Callable[[], Daemon]) -> int:
         return 1
     finally:
         await tasks.close()
+
+
+async def _start(daemon: Daemon) -> Exception | None:
+    """Start it; what an operator has to mend is a value, so that it is reported once."""
+    try:
+        await daemon.start()
+    except (GatewayError, OSError) as error:
+        return error
+    return None
 
 
 def write_ready(line: str) -> None:

@@ -1,0 +1,84 @@
+"""``tidegate user`` and ``tidegate acl``: entries for the files."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group()
+def user() -> None:
+    """Make entries of ``users:``."""
+
+
+@user.command()
+@click.argument("name")
+@click.option("--role", "roles", multiple=True, help="May be repeated.")
+@click.option("--password", envvar="TIDEGATE_PASSWORD", help="Asked for when not given.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def add(name: str, roles: tuple[str, ...], password: str | None, as_json: bool) -> None:
+    """Print the line to put under ``users:``; the file itself is yours to edit."""
+    from gateway.identity import hash_password
+
+    if password is None:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    entry = {"name": name, "password_hash": hash_password(password), "roles": list(roles)}
+    if as_json:
+        click.echo(json.dumps(entry))
+        return
+    click.echo(
+        f'  - {{ name: {json.dumps(name)}, password_hash: "{entry["password_hash"]}",'
+        f" roles: {json.dumps(list(roles))} }}"
+    )
+
+
+@click.group()
+def acl() -> None:
+    """Ask the ACL."""
+
+
+@acl.command("test")
+@click.option("-c", "--config", "file", type=FILE, required=True, help="Configuration file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.argument("identity")
+@click.argument("operation", type=click.Choice(["publish", "consume", "admin"]))
+@click.argument("topic")
+@click.option("--protocol", default="mqtt", show_default=True)
+@click.option("--group", default="")
+@click.option("--tenant", default="")
+def acl_test(
+    file: Path,
+    as_json: bool,
+    identity: str,
+    operation: str,
+    topic: str,
+    protocol: str,
+    group: str,
+    tenant: str,
+) -> None:
+    """Say whether IDENTITY may OPERATION on TOPIC; exit 1 if not."""
+    from gateway import config as configuration
+    from gateway.explanation import facts_of_request
+    from gateway.policy import Policy
+
+    loaded = configuration.read(file)
+    request = {
+        "identity": identity,
+        "operation": operation,
+        "topic": topic,
+        "protocol": protocol,
+        "group": group,
+        "tenant": tenant,
+    }
+    judgement = Policy.from_config(loaded.config).acl.judge(facts_of_request(loaded, request))
+    rule = {-1: "the end of the list", -2: "there is no acl"}.get(
+        judgement.rule, f"acl[{judgement.rule}]"
+    )
+    if as_json:
+        click.echo(json.dumps({"is_allowed": judgement.is_allowed, "rule": rule}))
+    else:
+        click.echo(f"{'allowed' if judgement.is_allowed else 'denied'} by {rule}")
+    sys.exit(0 if judgement.is_allowed else 1)
