@@ -159,6 +159,7 @@ class Sessions:
         self._holder_of: dict[str, tuple[str, int]] = {}
         self._due: list[tuple[int, str, int]] = []
         self._busy: set[str] = set()
+        self._last_epoch = 0
         self._undo = services.directory.watch(SESSION_PREFIX, self._changed)
 
     def start(self) -> None:
@@ -222,7 +223,8 @@ class Sessions:
     ) -> SessionRecord:
         call, directory = opening.call, self._services.directory
         # above any epoch the client id ever had, also one whose record is gone
-        owner_epoch = max(now_ms, old.owner_epoch + 1 if old is not None else 0)
+        newest = old.owner_epoch if old is not None else 0
+        owner_epoch = self._last_epoch = max(now_ms, newest + 1, self._last_epoch + 1)
         kept = old if is_present else None
         return SessionRecord(
             tenant=call.tenant,

@@ -322,6 +322,9 @@ class FakeBroker:
 
     # ── directory ───────────────────────────────────────────────────────────────────────
 
+    def live_records(self, prefix: str) -> list[str]:
+        return [key for key in self.records if key.startswith(prefix)]
+
     def write(self, put: Put, gateway: str, epoch: int) -> PutResult:
         old = self.records.get(put.key)
         has = old.version if old is not None and old.value is not None else 0
@@ -493,7 +496,7 @@ class FakePipeline:
     def _store(self, call: Call, messages: Sequence[Message]) -> SendResultList:
         results = SendResultList()
         for message in messages:
-            if self._broker.is_down:
+            if self._broker.is_down or self._services.is_cut_off:
                 results.append(SendResult(Code.HA_NOT_AVAILABLE, hint="the store is down"))
             elif not self._services.is_allowed(call, "publish", subject=message.head.subject):
                 results.append(SendResult(Code.FORBIDDEN, hint="not allowed"))
@@ -680,6 +683,7 @@ class FakeDirectory:
 
     async def put(self, puts: Sequence[Put]) -> list[PutResult]:
         await asyncio.sleep(0)
+        self._check_alive()
         return [self._broker.write(put, self.gateway, self.gateway_epoch) for put in puts]
 
     async def subscribe(
@@ -691,12 +695,17 @@ class FakeDirectory:
         is_bound: bool = False,
     ) -> int:
         await asyncio.sleep(0)
+        self._check_alive()
         for row in add:
             self._broker.add_row(tenant, row)
         for row in remove:
             self._broker.remove_row(tenant, row)
         self._broker.version += 1
         return self._broker.version
+
+    def _check_alive(self) -> None:
+        if self._services.is_cut_off:
+            raise Refused(Code.HA_NOT_AVAILABLE, "directory", "cut off")
 
     async def barrier(self, version: int) -> None:
         if self.barrier_gate is not None:
@@ -806,6 +815,9 @@ class FakeServices:
         self.users: dict[str, bytes] = {}
         self.denied: set[tuple[str, str]] = set()
         self.admit_code = Code.OK
+        self.is_cut_off = False
+        """Killed, as far as the cluster can tell: nothing it sends or writes arrives."""
+
         self.listeners: dict[str, tuple[str, int]] = {}
         self._listening = asyncio.Event()
         self.pipeline = FakePipeline(self)
