@@ -221,6 +221,9 @@ class Gateway:
         await self._open_admin()
         services = await self._join()
         await self.listeners.apply(_sections(self.loaded), services)
+        assert self._directory is not None
+        self._directory.on_ended(self._lease_ended)
+        self._directory.on_joined(self._lease_joined)
         self._registration = Registration(self._register_with(), self._describe)
         self._registration.start()
 
@@ -317,8 +320,6 @@ class Gateway:
         )
         for cluster in self._clusters.values():
             cluster.start()
-        self._directory.on_ended(self._lease_ended)
-        self._directory.on_joined(self._lease_joined)
         await self._directory.start()
         return services
 
