@@ -31,20 +31,34 @@ BALANCE_S_MAX: Final = 1.0
 class Part:
     """One store's end of a logical stream."""
 
-    __slots__ = ("count", "group", "holds", "is_open", "limit", "link", "resuming_count", "stream")
+    __slots__ = (
+        "count",
+        "group",
+        "holds",
+        "is_open",
+        "limit",
+        "link",
+        "resuming_count",
+        "store_epoch",
+        "stream",
+    )
 
     def __init__(self, link: StoreLink) -> None:
         self.link = link
         self.stream = link.new_stream()
         self.group = 0
+        self.store_epoch = 0
+        """In which it was opened last."""
+
         self.limit = 0
         """Deliveries the store may send since the part was opened."""
 
         self.count = 0
         """Deliveries it has sent since."""
 
-        self.holds: dict[int, int] = {}
-        """Entry position → current grant of what the client has not acked."""
+        self.holds: dict[int, tuple[int, int]] = {}
+        """Entry position → (grant, store epoch of the grant) of what the client has not acked;
+        a reopened stream may be granted the same delivery anew."""
 
         self.is_open = False
         self.resuming_count = 0
@@ -95,7 +109,8 @@ class LogicalStream:
         The store is up again, or for the first time since the stream was opened.
 
         A group it does not know begins at its epoch start: nothing stored there since it came
-        up is missed.
+        up is missed. A volatile one that ended with our presence, in the same epoch, begins at
+        the end: what it would get twice is all it ever got.
         """
         key = (link.cluster, link.broker)
         part = self._parts.get(key)
@@ -103,8 +118,12 @@ class LogicalStream:
             return
         self._opening.add(key)
         try:
-            part = part or Part(link)
-            part.group = await link.open_group(self.spec, start=Start.EPOCH.value)
+            start = Start.EPOCH
+            if part is None:
+                part = Part(link)
+            elif self.spec.is_volatile and part.store_epoch == link.store_epoch:
+                start = Start.END
+            part.group = await link.open_group(self.spec, start=start.value)
             await self._open(part, 0, is_resuming=False)
         finally:
             self._opening.discard(key)
@@ -114,6 +133,7 @@ class LogicalStream:
         link = part.link
         self._parts[link.cluster, link.broker] = part
         part.limit, part.count, part.resuming_count = credit, 0, 0
+        part.store_epoch = link.store_epoch
         part.is_open = True  # deliveries may come before the answer
         try:
             in_flight = await link.open_stream(
@@ -122,7 +142,7 @@ class LogicalStream:
                 self.spec,
                 self,
                 credit=credit,
-                holds=list(part.holds.items()),
+                holds=[(position, grant) for position, (grant, _) in part.holds.items()],
                 is_resuming=is_resuming,
             )
         except GatewayError:
@@ -171,7 +191,7 @@ class LogicalStream:
             handle = delivery.handle
             if handle.position not in holds:
                 news.append(delivery)
-            holds[handle.position] = handle.grant
+            holds[handle.position] = (handle.grant, handle.store_epoch)
         return news
 
     def ended(self, link: StoreLink, code: Code, hint: str) -> None:
@@ -266,39 +286,41 @@ class LogicalStream:
         self._settle(handles, AckAction.CHANGE if is_sent else AckAction.RELEASE)
 
     def _settle(self, handles: Sequence[ReceiptHandle], action: AckAction) -> None:
-        items: dict[Part, list[AckItem]] = {}
+        items: dict[tuple[Part, int], list[AckItem]] = {}
         for handle in handles:
             part = self._parts.get((handle.cluster, handle.broker))
             if part is not None:
-                grant = part.holds.pop(handle.position, handle.grant)
-                item = AckItem(part.group or handle.group, handle.position, grant, action)
-                items.setdefault(part, []).append(item)
-        for part, found in items.items():
-            part.link.ack(0, found, None)
+                grant, epoch = part.holds.pop(handle.position, (handle.grant, handle.store_epoch))
+                item = AckItem(handle.group, handle.position, grant, action)
+                items.setdefault((part, epoch), []).append(item)
+        for (part, epoch), found in items.items():
+            part.link.ack(epoch, found, None)
 
     def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
-        for part, items in self._marks(marks).items():
-            part.link.mark(items)
+        for (part, epoch), items in self._marks(marks).items():
+            part.link.mark(epoch, items)
 
     async def mark_durably(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> bool:
         found = self._marks(marks)
         try:
             results = await asyncio.gather(
-                *(part.link.mark_durably(items) for part, items in found.items())
+                *(part.link.mark_durably(epoch, items) for (part, epoch), items in found.items())
             )
         except GatewayError as error:
             logger.info("group %s: marks are not on disk: %s", self.spec.name, error)
             return False
         return all(results)
 
-    def _marks(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> dict[Part, list[MarkItem]]:
-        items: dict[Part, list[MarkItem]] = {}
+    def _marks(
+        self, marks: Sequence[tuple[ReceiptHandle, int, int]]
+    ) -> dict[tuple[Part, int], list[MarkItem]]:
+        items: dict[tuple[Part, int], list[MarkItem]] = {}
         for handle, packet_id, stage in marks:
             part = self._parts.get((handle.cluster, handle.broker))
             if part is not None:
-                grant = part.holds.get(handle.position, handle.grant)
-                item = MarkItem(part.group, handle.position, grant, packet_id, stage)
-                items.setdefault(part, []).append(item)
+                grant, epoch = part.holds.get(handle.position, (handle.grant, handle.store_epoch))
+                item = MarkItem(handle.group, handle.position, grant, packet_id, stage)
+                items.setdefault((part, epoch), []).append(item)
         return items
 
     # ── changes ─────────────────────────────────────────────────────────────────────────

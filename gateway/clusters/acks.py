@@ -2,9 +2,9 @@
 Acks, changes and releases to one store: everything of a tick in one frame.
 
 At most two frames are in flight; what comes meanwhile waits for the next, so frames grow with
-load. Items of epoch 0 mean "this delivery, whatever the store's epoch": they belong to a stream
-that holds its deliveries across a reconnect, and are sent again until they are answered (acks
-are idempotent). Others carry the epoch of their handle and fail with the connection.
+load. All items of a frame have the store epoch that their deliveries were granted in. What
+nobody waits for (a stream's) is sent again after a lost connection until it is answered, acks
+being idempotent; the rest fails with the connection.
 """
 
 from collections import deque
@@ -20,6 +20,8 @@ FRAME_ITEMS_MAX: Final = 8192
 
 class _Entry(NamedTuple):
     epoch: int
+    """Store epoch in which the deliveries were granted."""
+
     items: Sequence[AckItem]
     answered: AckAnswered | None
 
@@ -32,12 +34,10 @@ class AckSender:
         self._pending: deque[_Entry] = deque()
         self._in_flight: dict[int, list[_Entry]] = {}
         self._next_frame = 1
-        self._store_epoch = 0
         self.is_open = False
 
-    def opened(self, store_epoch: int) -> None:
+    def opened(self) -> None:
         """Connected; what was not answered goes again with the next ``flush``."""
-        self._store_epoch = store_epoch
         self.is_open = True
 
     def lost(self) -> None:
@@ -45,19 +45,10 @@ class AckSender:
         entries = [entry for frame in self._in_flight.values() for entry in frame]
         self._in_flight.clear()
         entries += self._pending
-        self._pending = deque(entry for entry in entries if entry.epoch == 0)
+        self._pending = deque(entry for entry in entries if entry.answered is None)
         for entry in entries:
-            if entry.epoch and entry.answered is not None:
-                entry.answered(None)
-
-    def give_up(self) -> None:
-        """The store is down for good, as far as anyone waits for it."""
-        pending, self._pending = self._pending, deque()
-        for entry in pending:
             if entry.answered is not None:
                 entry.answered(None)
-            else:
-                self._pending.append(entry)  # nobody waits: a stream's, worth sending later
 
     def add(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
         self._pending.append(_Entry(epoch, items, answered))
@@ -76,7 +67,7 @@ class AckSender:
                 items += entry.items
             frame, self._next_frame = self._next_frame, self._next_frame + 1
             self._in_flight[frame] = entries
-            self._write(frame, encode_acks(epoch or self._store_epoch, items))
+            self._write(frame, encode_acks(epoch, items))
 
     def answered(self, frame: int, body: bytes | memoryview | None) -> None:
         """The store's results; None: it refused the frame as a whole."""

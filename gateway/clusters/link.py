@@ -76,6 +76,8 @@ class StoreLink(Protocol):
     cluster: str
     broker: str
     capabilities: Capabilities
+    store_epoch: int
+    """Rises with each start of the store, where it has one."""
 
     @property
     def state(self) -> LinkState: ...
@@ -139,9 +141,9 @@ class StoreLink(Protocol):
 
     def ack(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
         """
-        Ack, change or release, coalesced per tick. *epoch* 0: whatever the store's is.
+        Ack, change or release, coalesced per tick. *epoch*: in which these were granted.
 
-        Items of epoch 0 are sent again after a lost connection until they are answered.
+        Without *answered* they are sent again after a lost connection until they are answered.
         """
         ...
 
@@ -151,11 +153,11 @@ class StoreLink(Protocol):
         """Ack, change or release popped deliveries: (handle, ``AckAction``, delay ms) each."""
         ...
 
-    def mark(self, items: Sequence[MarkItem]) -> None:
+    def mark(self, epoch: int, items: Sequence[MarkItem]) -> None:
         """Write packet ids and stages; not awaited."""
         ...
 
-    async def mark_durably(self, items: Sequence[MarkItem]) -> bool: ...
+    async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool: ...
 
     async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]: ...
 

@@ -122,7 +122,7 @@ class TidegateLink:
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSender(self._write_frame)
         self._acks = AckSender(self._write_acks)
-        self._marks: list[MarkItem] = []
+        self._marks: dict[int, list[MarkItem]] = {}
         self._credits: dict[int, int] = {}
         self._ports: dict[int, tuple[StreamPort, str]] = {}
         self._groups: dict[str, tuple[GroupSpec, int]] = {}
@@ -151,7 +151,7 @@ class TidegateLink:
             runs += self._frames.settled(frame, answer)
             self._frames.unsettled.pop(0)
         self._frames.opened(self._presence.epoch, hello.last_frame)
-        self._acks.opened(hello.store_epoch)
+        self._acks.opened()
         if self._down_timer is not None:
             self._down_timer.cancel()
             self._down_timer = None
@@ -190,7 +190,6 @@ class TidegateLink:
         self._frames.give_up(
             Code.HA_NOT_AVAILABLE, f"store {self.broker} is away; the outcome is unknown"
         )
-        self._acks.give_up()
         self._changed(self)
 
     def check(self, now: float) -> None:
@@ -227,8 +226,11 @@ class TidegateLink:
             return
         commands: list[RemotingCommand] = []
         if self._marks:
-            marks, self._marks = self._marks, []
-            commands.append(self._oneway(PrivateCode.MARK, encode_marks(self.store_epoch, marks)))
+            marks, self._marks = self._marks, {}
+            commands += [
+                self._oneway(PrivateCode.MARK, encode_marks(epoch, items))
+                for epoch, items in marks.items()
+            ]
         if self._credits:
             credits, self._credits = self._credits, {}
             commands.append(
@@ -327,13 +329,13 @@ class TidegateLink:
             ]
             self.ack(epoch, items, partial(done, indexes))
 
-    def mark(self, items: Sequence[MarkItem]) -> None:
-        self._marks += items
+    def mark(self, epoch: int, items: Sequence[MarkItem]) -> None:
+        self._marks.setdefault(epoch, []).extend(items)
         self._flush_soon()
 
-    async def mark_durably(self, items: Sequence[MarkItem]) -> bool:
+    async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool:
         self.flush()  # earlier marks first
-        answer = await self._request(PrivateCode.MARK, encode_marks(self.store_epoch, items))
+        answer = await self._request(PrivateCode.MARK, encode_marks(epoch, items))
         if answer.code != ResponseCode.SUCCESS:
             return False
         return all(code == Code.OK for _, code in decode_ack_results(answer.body))

@@ -383,13 +383,13 @@ class ApacheLink:
         except PeerError:
             return Code.INTERNAL_SERVER_ERROR, None
 
-    def mark(self, items: Sequence[MarkItem]) -> None:
+    def mark(self, epoch: int, items: Sequence[MarkItem]) -> None:
         for item in items:
             group = self._by_number.get(item.group)
             if group is not None:
                 group.mark(item)
 
-    async def mark_durably(self, items: Sequence[MarkItem]) -> bool:
+    async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool:
         """Only remembered here: an Apache broker has no place for it (see ``APACHE``)."""
         self.mark(items)
         return True
