@@ -59,7 +59,8 @@ demo: $(VENV)/.dev $(VENV)/.spark peers ## real readings through the whole syste
 spark: $(VENV)/.spark ## install what the Spark jobs need
 
 proto: dev-tools ## generate protocols/grpc/v2 from apache/rocketmq-apis
-	$(BIN)/python -m protocols.grpc.generate
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
+		protocols/grpc/v2/definition.proto protocols/grpc/v2/service.proto
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) .venv-* build dist *.egg-info

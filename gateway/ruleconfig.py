@@ -55,6 +55,13 @@ def _template(value: str, *, levels: bool = True) -> str:
     return value
 
 
+def _not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Not ``min_length``: that counts only entries without mistakes of their own."""
+    if not value:
+        raise ValueError("at least one entry is wanted")
+    return value
+
+
 def _network(value: str) -> str:
     try:
         ipaddress.ip_network(value, strict=False)
@@ -162,7 +169,7 @@ class RouteConfig(ConfigModel):
     when: WhenConfig = WhenConfig()
     """Empty: matches everything."""
 
-    to: tuple[TargetConfig, ...] = Field(min_length=1)
+    to: Annotated[tuple[TargetConfig, ...], AfterValidator(_not_empty)]
     """Targets; several share by weight, by consistent hash of the key."""
 
     mirror: tuple[MirrorConfig, ...] = ()

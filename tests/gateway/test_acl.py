@@ -1,0 +1,111 @@
+"""ACL rules: one ordered list for all protocols."""
+
+import pytest
+
+from gateway.acl import Acl
+from gateway.ruleconfig import AclConfig
+from gateway.rules import covers, overlaps
+from protocols.canonical import Call, Identity
+
+RULES = [
+    {"deny": ["all"], "identity": "dev-13"},
+    {"deny": ["consume"], "topic": "telemetry/secret/#"},
+    {
+        "allow": ["publish"],
+        "identity": "dev-*",
+        "topic": "telemetry/{identity}/#",
+        "protocol": "mqtt",
+    },
+    {"allow": ["consume"], "identity": "dev-*", "topic": "telemetry/#"},
+    {
+        "allow": ["publish", "consume"],
+        "tenant": "acme",
+        "topic": "acme.*",
+        "group": "acme-*",
+        "protocol": ["amqp", "cloudevents", "grpc"],
+    },
+    {"allow": ["consume"], "client_ip": "10.0.0.0/8", "topic": "news"},
+    {"allow": ["all"], "identity": "role:admin"},
+]
+
+
+def call(
+    name: str = "dev-7",
+    protocol: str = "mqtt",
+    *,
+    tenant: str = "",
+    roles: tuple[str, ...] = (),
+    peer: str = "192.0.2.1:5000",
+) -> Call:
+    identity = Identity(name=name, roles=roles)
+    return Call(protocol=protocol, listener=protocol, identity=identity, tenant=tenant, peer=peer)
+
+
+@pytest.fixture
+def acl() -> Acl:
+    return Acl([AclConfig.model_validate(rule) for rule in RULES])
+
+
+@pytest.mark.parametrize(
+    ("who", "operation", "subject", "expected"),
+    [
+        (call(), "publish", "telemetry/dev-7/t", True),
+        (call(), "publish", "telemetry/dev-8/t", False),
+        (call(protocol="amqp"), "publish", "telemetry/dev-7/t", False),
+        (call("dev-13"), "publish", "telemetry/dev-13/t", False),
+        (call("dev-+"), "publish", "telemetry/dev-+/t", False),
+        (call("dev-7/x"), "publish", "telemetry/dev-7/x", False),
+        (call(), "consume", "telemetry/+/t", False),
+        (call(), "consume", "telemetry/dev-1/t", True),
+        (call(), "consume", "telemetry/dev-1/#", True),
+        (call(), "consume", "telemetry/#", False),
+        (call(), "consume", "#", False),
+        (call("x", roles=("admin",)), "consume", "telemetry/secret/a", False),
+        (call("x", roles=("admin",)), "publish", "anything", True),
+        (call("x", peer="10.1.2.3:9"), "consume", "news", True),
+        (call("x", peer="[2001:db8::1]:9"), "consume", "news", False),
+        (call("nobody"), "publish", "telemetry/nobody/t", False),
+    ],
+)
+def test_the_first_matching_rule_decides(
+    acl: Acl, who: Call, operation: str, subject: str, expected: bool
+) -> None:
+    """Order counts, names fill in without widening, a filter is allowed only as a whole."""
+    assert acl.is_allowed(who, operation, subject=subject) is expected
+
+
+def test_topics_and_groups_of_other_protocols(acl: Acl) -> None:
+    """What a request does not name need not be allowed: a publish has no group."""
+    who = call("app", "grpc", tenant="acme")
+    assert acl.is_allowed(who, "publish", topic="acme.orders", subject="acme.orders")
+    assert acl.is_allowed(who, "consume", topic="acme.orders", group="acme-billing")
+    assert not acl.is_allowed(who, "consume", topic="acme.orders", group="other")
+    assert not acl.is_allowed(who, "consume", topic="orders", group="acme-billing")
+
+
+def test_without_a_list_everything_is_allowed() -> None:
+    """No block is no rule; an empty block denies all."""
+    assert Acl(None).is_allowed(call(), "publish", subject="a")
+    assert not Acl([]).is_allowed(call(), "publish", subject="a")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject_filter", "is_covered", "is_met"),
+    [
+        ("a/#", "a/+/c", True, True),
+        ("a/+", "a/#", False, True),
+        ("a/+", "a/+", True, True),
+        ("a/b", "a/+", False, True),
+        ("a/b", "b/+", False, False),
+        ("#", "$SYS/x", False, True),
+        ("a/#", "a", True, True),
+        ("a/b/#", "a", False, False),
+        ("a/+/#", "a/b", True, True),
+    ],
+)
+def test_filters_against_patterns(
+    pattern: str, subject_filter: str, is_covered: bool, is_met: bool
+) -> None:
+    """Covering is for allowing, meeting for denying."""
+    assert covers(pattern, subject_filter) is is_covered
+    assert overlaps(pattern, subject_filter) is is_met

@@ -1,0 +1,207 @@
+"""The whole schema: references, defaults, safety rules, tests in the file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway import checks
+from gateway import config as configuration
+from gateway.config import Loaded
+from gateway.identity import Identities, hash_password, verify_password
+from protocols.canonical import Identity
+from protocols.errors import ConfigError
+from protocols.pipeline import Credentials
+
+
+def read(text: str, *settings: str, namesrv: tuple[str, ...] = ()) -> Loaded:
+    return configuration.read(
+        Path("gw.yaml"), settings, namesrv=namesrv, text=text, environ={"HOME": "/"}
+    )
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    return caught.value.problems
+
+
+def test_three_mistakes_are_three_lines() -> None:
+    """A wrong reference, an unknown key and a wrong port, each with file, line and column."""
+    text = """\
+clusters:
+  us: { namesrv: ["127.0.0.1:9876"] }
+listeners:
+  mqtt: { bind: "127.0.0.1:99999" }
+routes:
+  - name: default
+    to: [ {cluster: uz} ]
+throttle:
+  - { name: a, publsh: 5/s, publish: 5/s }
+"""
+    assert problems(text) == [
+        "gw.yaml:4:17 listeners.mqtt.bind: '127.0.0.1:99999' is no host:port",
+        "gw.yaml:7:21 routes[0].to[0].cluster: 'uz' is no cluster (did you mean 'us'?)",
+        "gw.yaml:9:16 throttle[0].publsh: unknown key (did you mean 'publish'?)",
+    ]
+
+
+def test_mistakes_in_included_files_name_them(tmp_path: Path) -> None:
+    """``routing.yaml:4:21``, not the file that includes it."""
+    (tmp_path / "gw.yaml").write_text("include: [routing.yaml]\n")
+    (tmp_path / "routing.yaml").write_text("routes:\n  - name: x\n    to: [{cluster: eu}]\n")
+    with pytest.raises(ConfigError, match=r"routing.yaml:3:20 routes\[0\].to\[0\].cluster: 'eu'"):
+        configuration.read(tmp_path / "gw.yaml")
+
+
+def test_without_a_file() -> None:
+    """``--namesrvAddr`` is a cluster named default with a route default; seven listeners."""
+    config = read("", namesrv=("ns:9876",)).config
+    assert config.clusters["default"].namesrv == ("ns:9876",)
+    assert [route.name for route in config.routes] == ["default"]
+    assert list(config.listeners) == [*configuration.DEFAULT_LISTENERS]
+    assert all(item.bind.startswith("127.0.0.1:") for item in config.listeners.values())
+
+
+def test_settings_change_default_listeners() -> None:
+    """``listeners.<name>.bind`` is there to be set, one listener to be left out."""
+    loaded = read("", "listeners.mqtt.bind=127.0.0.1:0", "listeners.grpc.enabled=false")
+    assert loaded.config.listeners["mqtt"].bind == "127.0.0.1:0"
+    assert loaded.config.listeners["mqtt"].protocol == "mqtt"
+    assert not loaded.config.listeners["grpc"].enabled
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:1883", "192.0.2.1:1883", "[::]:1883"])
+def test_a_bind_beyond_loopback_wants_users(bind: str) -> None:
+    """Nobody is let in from outside before there is somebody to keep out."""
+    found = problems(f"listeners:\n  mqtt: {{ bind: '{bind}' }}\n")
+    assert len(found) == 1
+    assert found[0].startswith("gw.yaml:2:17 listeners.mqtt.bind: ")
+    text = f"listeners:\n  mqtt: {{ bind: '{bind}' }}\nusers: [{{name: a}}]\n"
+    assert read(text).config.users[0].name == "a"
+
+
+def test_names_given_twice() -> None:
+    """Names are how logs, metrics and explain say which rule."""
+    text = "routes:\n" + "  - {name: a, to: [{cluster: default}]}\n" * 2
+    assert problems(text) == ["gw.yaml:3:12 routes[1].name: 'a' is there twice"]
+
+
+TESTED = """\
+clusters:
+  eu: { namesrv: "a:1;b:2" }
+routes:
+  - name: alarms
+    when: {topic: "plants/+/alarm/#"}
+    to: [{cluster: eu, topic: ALARM, key: "{2}"}]
+  - { name: default, to: [{cluster: eu}] }
+acl:
+  - { allow: [publish], topic: "plants/#" }
+tests:
+  - send: {protocol: mqtt, identity: d, topic: plants/9/alarm/fire}
+    expect: {route: alarms, cluster: eu, topic: ALARM, key: "9"}
+  - send: {topic: other}
+    expect: {denied: no acl rule matches}
+"""
+
+
+def test_tests_in_the_file_pass() -> None:
+    """They are run whenever the file is read."""
+    assert read(TESTED).config.clusters["eu"].namesrv == ("a:1", "b:2")
+
+
+def test_a_failing_test_is_a_mistake() -> None:
+    """With the position of the expectation that does not hold."""
+    assert problems(TESTED.replace('key: "9"', 'key: "8"')) == [
+        "gw.yaml:12:61 tests[0].expect.key: '8' is expected, the rules give '9'"
+    ]
+    assert "the request is denied" in problems(TESTED.replace("plants/9/alarm", "x/9/alarm"))[0]
+
+
+def test_warnings_say_what_is_hardly_meant() -> None:
+    """A rule that can never match, a cluster in no route, odd weights."""
+    text = """\
+clusters: { eu: {namesrv: "a:1"}, us: {namesrv: "b:1"} }
+routes:
+  - { name: all, to: [{cluster: eu}] }
+  - { name: late, when: {topic: a}, to: [{cluster: eu}] }
+"""
+    loaded = read(text)
+    assert checks.warnings(loaded.config, loaded.document) == [
+        "warning: gw.yaml:4:5 routes[1]: route 'late' is never reached: 'all' takes all of it",
+        "warning: gw.yaml:1:39 clusters.us: cluster 'us' is in no route",
+    ]
+
+
+def test_other_daemons_blocks_are_left_alone() -> None:
+    """One file for all: the store checks its own block."""
+    assert read("store: {anything: 1}\nnamesrv: {bind: x}\n").config.version == 1
+
+
+# ── identities ──────────────────────────────────────────────────────────────────────────
+
+
+def shown(
+    user: str = "", password: bytes = b"", protocol: str = "mqtt", **more: object
+) -> Credentials:
+    return Credentials(
+        protocol=protocol,
+        listener=protocol,
+        user=user,
+        password=password,
+        has_credentials=bool(user),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_laptop_lets_everyone_in() -> None:
+    """Without users: anonymous, and guest/guest for AMQP whose clients always log in."""
+    identities = Identities(read("").config)
+    assert (await identities.authenticate(shown())).is_anonymous
+    assert (await identities.authenticate(shown("guest", b"guest", "amqp"))).name == "guest"
+    assert await identities.authenticate(shown("guest", b"wrong", "amqp")) is None
+    identities.close()
+
+
+async def test_the_first_user_turns_anonymous_access_off() -> None:
+    """Right password in; wrong, unknown and none out, on every protocol."""
+    line = json.dumps({"name": "ada", "password_hash": hash_password("secret"), "roles": ["admin"]})
+    identities = Identities(read(f"users: [{line}]\n").config)
+    assert await identities.authenticate(shown("ada", b"secret")) == Identity(
+        name="ada", roles=("admin",)
+    )
+    assert await identities.authenticate(shown("ada", b"secret")) is not None  # from the cache
+    for wrong in (shown("ada", b"Secret"), shown("bob", b"secret"), shown()):
+        assert await identities.authenticate(wrong) is None
+    assert await identities.authenticate(shown("guest", b"guest", "amqp")) is None
+    identities.close()
+
+
+async def test_signatures_are_checked_under_the_users_secret() -> None:
+    """HMAC-SHA1, raw, base64 or hexadecimal."""
+    identities = Identities(read("users: [{name: key, secret: s3}]\n").config)
+    signature = "9dfd6fc4a90ec1cfbb9b7d5c1ba6d5d7"
+    assert (
+        await identities.authenticate(
+            shown("key", signature.encode(), "grpc", signed=b"20260101T000000Z", digest="hmac-sha1")
+        )
+        is None
+    )
+    import base64
+    import hmac
+
+    digest = hmac.digest(b"s3", b"20260101T000000Z", "sha1")
+    for form in (digest, base64.b64encode(digest), digest.hex().upper().encode()):
+        found = await identities.authenticate(
+            shown("key", form, "grpc", signed=b"20260101T000000Z", digest="hmac-sha1")
+        )
+        assert found == Identity(name="key")
+    identities.close()
+
+
+def test_hashes_are_argon2() -> None:
+    """What ``user add`` prints is what the login checks."""
+    made = hash_password("x")
+    assert made.startswith("$argon2id$")
+    assert verify_password(made, b"x")
+    assert not verify_password("nonsense", b"x")

@@ -1,0 +1,101 @@
+"""Token buckets: all that match apply, none is taken from unless all have room."""
+
+import pytest
+
+from gateway.ruleconfig import ThrottleConfig
+from gateway.rules import Facts
+from gateway.throttle import Throttle, release, take
+from protocols.canonical import Identity
+
+
+def throttle(*entries: dict[str, object], previous: Throttle | None = None) -> Throttle:
+    return Throttle([ThrottleConfig.model_validate(entry) for entry in entries], previous=previous)
+
+
+def facts(name: str = "dev-1", protocol: str = "mqtt") -> Facts:
+    return Facts(protocol=protocol, listener=protocol, identity=Identity(name=name))
+
+
+DEVICE = {"name": "device", "per": "identity", "publish": "10/s", "burst": "1s"}
+
+
+def test_a_rate_refills() -> None:
+    """A burst's worth at once, then the rate; a refusal says when to come again."""
+    buckets = throttle(DEVICE).buckets(facts())
+    assert [take(buckets, 1, 0, 1.0).refused_by for _ in range(11)] == [""] * 10 + ["device"]
+    refused = take(buckets, 2, 0, 1.0)
+    assert refused.retry_s == pytest.approx(0.2)
+    assert take(buckets, 1, 0, 1.1).refused_by == ""
+
+
+def test_buckets_are_per_value() -> None:
+    """One device's excess is not another's."""
+    limits = throttle(DEVICE)
+    assert take(limits.buckets(facts("a")), 10, 0, 1.0).refused_by == ""
+    assert take(limits.buckets(facts("a")), 1, 0, 1.0).refused_by == "device"
+    assert take(limits.buckets(facts("b")), 10, 0, 1.0).refused_by == ""
+
+
+def test_the_tightest_entry_decides_and_the_others_lose_nothing() -> None:
+    """A batch that one bucket refuses is taken from none."""
+    limits = throttle(DEVICE, {"name": "bytes", "bytes": "100/s", "burst": "1s"})
+    buckets = limits.buckets(facts())
+    assert take(buckets, 1, 100, 1.0).refused_by == ""
+    assert take(buckets, 1, 50, 1.0).refused_by == "bytes"
+    assert take(buckets, 9, 0, 1.0).refused_by == ""
+
+
+def test_over_may_delay_first() -> None:
+    """Within the delay a message waits its turn; beyond it is refused."""
+    limits = throttle({**DEVICE, "over": "delay 200ms then reject"})
+    buckets = limits.buckets(facts())
+    take(buckets, 10, 0, 1.0)
+    assert take(buckets, 1, 0, 1.0).delay_s == pytest.approx(0.1)
+    assert take(buckets, 1, 0, 1.0).delay_s == pytest.approx(0.2)
+    assert take(buckets, 1, 0, 1.0).refused_by == "device"
+
+
+def test_a_batch_above_the_capacity_passes_when_the_bucket_is_full() -> None:
+    """Nothing is refused for ever for its size alone; it is paid back afterwards."""
+    buckets = throttle(DEVICE).buckets(facts())
+    assert take(buckets, 25, 0, 1.0).refused_by == ""
+    assert take(buckets, 1, 0, 2.0).refused_by == "device"
+    assert take(buckets, 1, 0, 2.7).refused_by == ""
+
+
+def test_inflight_is_released_by_results() -> None:
+    """A bound on what is accepted and not yet stored."""
+    buckets = throttle({"name": "t", "inflight": 5}).buckets(facts())
+    assert take(buckets, 5, 0, 1.0).refused_by == ""
+    assert take(buckets, 1, 0, 1.0).refused_by == "t"
+    release(buckets, 3)
+    assert take(buckets, 3, 0, 1.0).refused_by == ""
+
+
+def test_conditions_choose_the_entries() -> None:
+    """An entry for one protocol leaves the others alone, at no cost."""
+    limits = throttle({**DEVICE, "when": {"protocol": ["mqtt"]}})
+    assert limits.buckets(facts(protocol="amqp")) == ()
+    assert len(limits.buckets(facts())) == 1
+
+
+def test_connections_are_counted_at_the_door() -> None:
+    """As many as allowed, one more after one has left."""
+    limits = throttle({"name": "edge", "per": "listener", "connections": 2})
+    first, buckets = limits.connect(facts(), 1.0)
+    assert first.refused_by == ""
+    limits.connect(facts(), 1.0)
+    assert limits.connect(facts(), 1.0)[0].refused_by == "edge"
+    limits.disconnect(buckets)
+    assert limits.connect(facts(), 1.0)[0].refused_by == ""
+    assert limits.buckets(facts()) == ()
+
+
+def test_a_reload_keeps_the_buckets_of_entries_that_did_not_change() -> None:
+    """Reloading does not hand out a fresh burst."""
+    before = throttle(DEVICE)
+    take(before.buckets(facts()), 10, 0, 1.0)
+    after = throttle(DEVICE, {"name": "new", "publish": "5/s"}, previous=before)
+    assert take(after.buckets(facts()), 1, 0, 1.0).refused_by == "device"
+    changed = throttle({**DEVICE, "publish": "20/s"}, previous=before)
+    assert take(changed.buckets(facts()), 1, 0, 1.0).refused_by == ""
