@@ -391,7 +391,7 @@ class ApacheLink:
 
     async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool:
         """Only remembered here: an Apache broker has no place for it (see ``APACHE``)."""
-        self.mark(items)
+        self.mark(epoch, items)
         return True
 
     # ── pop ─────────────────────────────────────────────────────────────────────────────
