@@ -56,6 +56,10 @@ class GrpcConfig(BaseModel):
     """Deliveries of one message to a consumer group before it goes to ``%DLQ%<group>``
     (RocketMQ: retryMaxTimes 16, plus the first)."""
 
+    fifo_groups: tuple[str, ...] = ()
+    """Consumer groups (``*`` globs) that get messages of one message group one after the other;
+    groups of a topic whose ``message.type`` is FIFO always do."""
+
     body_bytes_max: int = Field(default=4 << 20, ge=1024)
     """Largest message body, in bytes (RocketMQ: maxMessageSize, 4 MiB)."""
 

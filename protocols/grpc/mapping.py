@@ -12,14 +12,13 @@ from typing import Final, cast
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from protocols.canonical import Delivery, Head, Message, Properties, StoredMessage
+from protocols.canonical import Delivery, Head, Message, StoredMessage
 from protocols.errors import Code, Refused
 from protocols.grpc.properties import is_settable, visible_name
 from protocols.grpc.v2 import definition_pb2 as v2
 
 SUBJECT: Final = "TG_SUBJECT"
 EXPIRES_AT: Final = "TG_EXPIRES_AT"
-DLQ_PREFIX: Final = "%DLQ%"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 STORED_PRIORITY: Final = "TG_PRIORITY"
@@ -207,17 +206,3 @@ def inflate(body: bytes, *, body_bytes_max: int) -> bytes:
     if len(plain) > body_bytes_max:
         raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"over {body_bytes_max} bytes inflated")
     return plain
-
-
-def dead_letter_properties(stored: StoredMessage) -> Properties:
-    """The stored properties of a message on its way to ``%DLQ%<group>``, with its origin."""
-    kept = tuple(
-        (name, value)
-        for name, value in stored.property_pairs()
-        if name not in ("UNIQ_KEY", "TAGS", "KEYS", SHARDING_KEY, SUBJECT, STORED_PRIORITY)
-    )
-    origin = (
-        ("DLQ_ORIGIN_TOPIC", public_topic(stored)),
-        ("DLQ_ORIGIN_MESSAGE_ID", stored.message_id),
-    )
-    return kept + origin

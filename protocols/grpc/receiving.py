@@ -1,16 +1,15 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
-from protocols import clock
+from protocols import clock, dead_letters
 from protocols.canonical import (
     AckResult,
     Delivery,
     GroupSpec,
-    Head,
     InvisibleTimeChange,
-    Message,
     PopRequest,
     Read,
     ReceiptHandle,
@@ -22,9 +21,7 @@ from protocols.grpc.clients import Client
 from protocols.grpc.config import GrpcConfig
 from protocols.grpc.context import Rpc
 from protocols.grpc.mapping import (
-    DLQ_PREFIX,
     OK,
-    dead_letter_properties,
     message_out,
     milliseconds,
     status,
@@ -131,12 +128,18 @@ class Receiving:
         return GroupSpec(
             name=group_name(tenant, group, bare),
             reads=(Read(topic=topic),),
-            is_fifo=is_fifo(info),
+            is_fifo=self.is_fifo(group, info),
             attempts_max=self._config.attempts_max,
-            dead_letter_topic=DLQ_PREFIX + qualified(tenant, group),
+            dead_letter_topic=dead_letters.PREFIX + qualified(tenant, group),
             start=Start.EARLIEST if self._config.new_groups == "earliest" else Start.END,
             cluster=info.cluster,
         )
+
+    def is_fifo(self, group: str, info: TopicInfo) -> bool:
+        """Whether the group keeps the order within each message group."""
+        patterns = self._config.fifo_groups
+        is_listed = any(fnmatchcase(group, pattern) for pattern in patterns)
+        return is_listed or info.message_type.upper() == "FIFO"
 
     async def _put_back(self, client: Client, deliveries: Sequence[Delivery]) -> None:
         changes = [InvisibleTimeChange(delivery.handle, 0) for delivery in deliveries]
@@ -213,48 +216,23 @@ class Receiving:
     async def forward(
         self, client: Client, request: pb.ForwardMessageToDeadLetterQueueRequest
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """
-        Store the message again in ``%DLQ%<group>``, then acknowledge it.
-
-        In between a crash leaves both: a duplicate, never a loss.
-        """
-        group, topic = request.group.name, request.topic.name
+        """The message goes to ``%DLQ%<group>``, then it is acknowledged."""
+        group, topic, text = request.group.name, request.topic.name, request.receipt_handle
         self._require(client, group, topic)
-        handle = self._handle(client, group, topic, request.receipt_handle)
-        if handle is None or handle.queue_offset < 0:
-            return pb.ForwardMessageToDeadLetterQueueResponse(
-                status=status(Code.INVALID_RECEIPT_HANDLE, _NO_HANDLE.hint)
+        handle = self._handle(client, group, topic, text)
+        result = _NO_HANDLE
+        if handle is not None:
+            tenant = client.call.tenant
+            result = await dead_letters.bury_delivery(
+                self._services,
+                client.call,
+                handle,
+                qualified(tenant, topic),
+                qualified(tenant, group),
             )
-        message = await self._dead_letter(client, group, topic, handle)
-        (sent,) = await self._services.pipeline.send(client.call, [message])
-        if not sent.is_stored:
-            return pb.ForwardMessageToDeadLetterQueueResponse(status=status(sent.code, sent.hint))
-        (result,) = await self._services.pipeline.ack(client.call, [handle])
-        self._renewals.remove(request.receipt_handle)
+        if result.code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
+            self._renewals.remove(text)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=status(result.code, result.hint))
-
-    async def _dead_letter(
-        self, client: Client, group: str, topic: str, handle: ReceiptHandle
-    ) -> Message:
-        topics, tenant = self._services.topics, client.call.tenant
-        found, _, _ = await topics.read(
-            qualified(tenant, topic), handle.broker, handle.queue_id, handle.queue_offset, 1, 0
-        )
-        if not found:
-            raise Refused(Code.INVALID_RECEIPT_HANDLE, topic, "the message is gone")
-        (stored,) = found[:1]
-        name = DLQ_PREFIX + qualified(tenant, group)
-        if await topics.find(name) is None:
-            await topics.create(name, queue_count=1)
-        head = Head(subject=name, topic=name, tag=stored.properties.get("TAGS", ""), queues=())
-        return Message(
-            head,
-            stored.body,
-            dead_letter_properties(stored),
-            keys=stored.properties.get("KEYS", ""),
-            born_ms=stored.born_ms,
-            sys_flag=stored.sys_flag,
-        )
 
     # ── renewal ─────────────────────────────────────────────────────────────────────────
 
@@ -295,8 +273,3 @@ class Receiving:
 _NO_HANDLE: Final = AckResult(
     Code.INVALID_RECEIPT_HANDLE, hint="this handle is expired, or not of this group and topic"
 )
-
-
-def is_fifo(info: TopicInfo) -> bool:
-    """Groups of a FIFO topic keep the order within a message group."""
-    return info.message_type.upper() == "FIFO"

@@ -20,7 +20,7 @@ from protocols.grpc.config import GrpcConfig
 from protocols.grpc.context import Rpc, StreamFailed
 from protocols.grpc.mapping import OK, status
 from protocols.grpc.peers import Peers
-from protocols.grpc.receiving import Receiving, is_fifo
+from protocols.grpc.receiving import Receiving
 from protocols.grpc.sending import Sending
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
@@ -151,7 +151,8 @@ class MessagingService:
         self._peers.require(client.call, "consume", topic=topic, group=group)
         info = await self._peers.topic(client.call, topic)
         endpoints = self._endpoints(request.endpoints)
-        found = routes.assignments(request.topic, info, endpoints, is_fifo=is_fifo(info))
+        keeps_order = self._receiving.is_fifo(group, info)
+        found = routes.assignments(request.topic, info, endpoints, is_fifo=keeps_order)
         if not found:
             raise Refused(Code.FORBIDDEN, topic, "no readable queue")
         return pb.QueryAssignmentResponse(status=OK, assignments=found)
@@ -268,7 +269,7 @@ class MessagingService:
         for topic in telemetry.topics_of(settings):
             validation.check_topic(topic)
             self._peers.require(client.call, operation, topic=topic, group=group)
-            keeps_order = keeps_order or (is_consumer and await self._is_fifo(client, topic))
+            keeps_order = keeps_order or (is_consumer and await self._is_fifo(client, group, topic))
         merged = telemetry.merged(
             settings,
             is_fifo=keeps_order,
@@ -278,9 +279,9 @@ class MessagingService:
         )
         return telemetry.settings_command(merged)
 
-    async def _is_fifo(self, client: Client, topic: str) -> bool:
+    async def _is_fifo(self, client: Client, group: str, topic: str) -> bool:
         try:
-            return is_fifo(await self._peers.topic(client.call, topic))
+            return self._receiving.is_fifo(group, await self._peers.topic(client.call, topic))
         except Refused:
             return False
 
