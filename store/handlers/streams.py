@@ -187,7 +187,7 @@ class Streams:
         """A gateway epoch (and those before it) is over at this store."""
         for stream in [*self._by_number.values(), *self._lost]:
             if stream.gateway.gateway == gateway.gateway and stream.gateway.epoch <= gateway.epoch:
-                self._end(stream, code, remark, now)
+                self._end(stream, code, remark, now, is_lost=True)
 
     def end_group(self, group: int, code: Code, remark: str, now: Now) -> None:
         """The group is gone or has another owner."""
@@ -198,7 +198,7 @@ class Streams:
         """End the streams that nobody resumed in time."""
         for stream in list(self._lost):
             if stream.lost_at is not None and stream.lost_at + self._lost_s <= now.monotonic:
-                self._forget(stream, now)
+                self._forget(stream, now, is_lost=True)
 
     def deadline(self) -> float | None:
         """When ``expire`` is next worth a call."""
@@ -305,23 +305,24 @@ class Streams:
             outbox = self._outboxes[connection] = Outbox(connection)
         return outbox
 
-    def _end(self, stream: Stream, code: Code, remark: str, now: Now) -> None:
+    def _end(
+        self, stream: Stream, code: Code, remark: str, now: Now, *, is_lost: bool = False
+    ) -> None:
         if stream.lost_at is None:
             body = encode_body(StreamEnded(stream=stream.number, code=int(code), remark=remark))
             command = RemotingCommand(
                 PrivateCode.STREAM_ENDED, None, body, flag=ONEWAY_FLAG, is_binary=True
             )
             stream.connection.peer.send((command,))
-        self._forget(stream, now)
+        self._forget(stream, now, is_lost=is_lost)
 
-    def _forget(self, stream: Stream, now: Now) -> None:
+    def _forget(self, stream: Stream, now: Now, *, is_lost: bool = False) -> None:
         key = (stream.connection, stream.number)
         if self._by_number.get(key) is stream:
             del self._by_number[key]
         self._lost.pop(stream, None)
-        streams = self._by_group.get(stream.group)
-        if streams is not None:
-            streams.pop(stream, None)
-            if not streams:
-                del self._by_group[stream.group]
-        self._engine.end_holder(stream.holder, now)
+        streams = self._by_group.get(stream.group, {})
+        streams.pop(stream, None)
+        if not streams:
+            self._by_group.pop(stream.group, None)
+        self._engine.end_holder(stream.holder, now, is_lost=is_lost and not streams)
