@@ -126,8 +126,10 @@ class RealDisk:
     def _descriptor(self, name: str) -> int:
         descriptor = self._open.get(name)
         if descriptor is None:
-            path = os.path.join(self.folder, name)
-            descriptor = self._open[name] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            opened = os.open(os.path.join(self.folder, name), os.O_RDWR | os.O_CLOEXEC)
+            descriptor = self._open.setdefault(name, opened)
+            if descriptor != opened:  # the writer thread was faster
+                os.close(opened)
         return descriptor
 
     def _forget(self, name: str) -> None:

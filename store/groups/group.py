@@ -25,7 +25,17 @@ HELD_MAX: Final = 10_000
 class GroupRead:
     """One queue of a read set, from where on and up to where."""
 
-    __slots__ = ("at", "from_position", "queue", "serial", "stop_at", "tag", "to_position", "topic")
+    __slots__ = (
+        "at",
+        "begin_at",
+        "from_position",
+        "queue",
+        "serial",
+        "stop_at",
+        "tag",
+        "to_position",
+        "topic",
+    )
 
     def __init__(self, serial: int, tag: int, queue: Queue, at: int, from_position: int) -> None:
         self.serial = serial
@@ -37,11 +47,25 @@ class GroupRead:
         self.at = at
         """Queue offset of the first entry not looked at yet."""
 
+        self.begin_at = at
+        """Queue offset where it began."""
+
         self.stop_at = -1
         """Queue offset where it ends; -1: open."""
 
         self.from_position = from_position
         self.to_position = -1
+
+    def covers(self, ordinal: int) -> bool:
+        """Whether this entry is in the queue, within the range that is read."""
+        queue = self.queue
+        if not queue.has(ordinal):
+            return False
+        offset = queue.offset_from(ordinal)
+        return offset >= self.begin_at and (self.stop_at < 0 or offset < self.stop_at)
+
+    def is_over(self) -> bool:
+        return 0 <= self.stop_at <= self.at
 
 
 class GrantBatch:
@@ -136,8 +160,12 @@ class Group:
     def end_read(self, read: GroupRead, offset: int, position: int) -> None:
         """Its range ends at *offset*; what lies below is still delivered."""
         read.stop_at, read.to_position = offset, position
-        if read.at >= offset:
-            self.forget_read(read)
+        if read.is_over():
+            self.ready.pop(read, None)
+
+    def is_spent(self, read: GroupRead) -> bool:
+        """It ended, and nothing of its range is open."""
+        return read.is_over() and all(position >= read.to_position for position in self.open)
 
     def forget_read(self, read: GroupRead) -> None:
         self.reads.pop(read.serial, None)
@@ -150,7 +178,7 @@ class Group:
 
     def tags_of(self, ordinal: int) -> tuple[int, ...]:
         """Which queues of the read set hold this entry."""
-        tags = [read.tag for read in self.reads.values() if read.queue.has(ordinal)]
+        tags = [read.tag for read in self.reads.values() if read.covers(ordinal)]
         return tuple(sorted(set(tags)))
 
     # ── grants ──────────────────────────────────────────────────────────────────────────

@@ -61,7 +61,7 @@ def select_returned(group: Group, wanted: Wanted) -> list[int]:
     ]
     chosen: list[int] = []
     for position in group.returned:
-        if any([read.queue.has(group.open[position]) for read in reads]):
+        if any([read.covers(group.open[position]) for read in reads]):
             chosen.append(position)
             if len(chosen) == wanted.count_max:
                 break
@@ -115,8 +115,6 @@ def _scan(
             slices.append((read, queue.entries[start:stop]))
         else:
             group.ready.pop(read, None)
-            if 0 <= read.stop_at <= read.at:
-                group.forget_read(read)
     if not slices:
         return [], []
     if len(slices) == 1 and not slices[0][0].queue.has_gaps:

@@ -25,8 +25,8 @@ VOLATILE_FROM: Final = 1 << 31
 _spec_bytes = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(GroupOpen).decode
 
-ReadRow = tuple[int, int, int, int, int, int, int]
-"""(serial, tag, queue number, at, stop at, from position, to position)"""
+ReadRow = tuple[int, int, int, int, int, int, int, int]
+"""(serial, tag, queue number, begin at, at, stop at, from position, to position)"""
 
 
 class GroupTable:
@@ -133,21 +133,20 @@ class GroupTable:
         rows: list[ReadRow] = []
         serial = 1
         for read in group.reads.values() if group is not None else ():
+            if group is not None and group.is_spent(read):
+                continue
             stop_at, to_position, tag = read.stop_at, read.to_position, read.tag
             if stop_at < 0 and read.queue in wanted:
                 tag = wanted.pop(read.queue)
             elif stop_at < 0:
                 stop_at, to_position = read.queue.next, position
-            number = read.queue.number
-            rows.append(
-                (read.serial, tag, number, read.at, stop_at, read.from_position, to_position)
-            )
+            rows.append(_row(read, tag, stop_at, to_position))
         if group is not None:
             serial = group.next_serial
         start = self._start_position(spec, position)
         for queue, tag in wanted.items():
             at = self._start_offset(spec, queue)
-            rows.append((serial, tag, queue.number, at, -1, start, -1))
+            rows.append((serial, tag, queue.number, at, at, -1, start, -1))
             serial += 1
         return rows
 
@@ -167,12 +166,13 @@ class GroupTable:
         wanted = {row[0] for row in rows}
         for read in [read for read in group.reads.values() if read.serial not in wanted]:
             group.forget_read(read)
-        for serial, tag, number, at, stop_at, from_position, to_position in rows:
+        for serial, tag, number, begin_at, at, stop_at, from_position, to_position in rows:
             queue = self._core.queues.get(number)
             if queue is None:
                 continue  # dropped since
             if serial not in group.reads:
                 group.add_read(GroupRead(serial, tag, queue, at, from_position))
+                group.reads[serial].begin_at = begin_at
             read = group.reads[serial]
             read.tag = tag
             if stop_at >= 0:
@@ -236,19 +236,13 @@ def cut_off(group: Group, grant: int, epoch: int) -> None:
     group.granted(batch, ordinals)
 
 
+def _row(read: GroupRead, tag: int, stop_at: int, to_position: int) -> ReadRow:
+    number, begin_at, at = read.queue.number, read.begin_at, read.at
+    return read.serial, tag, number, begin_at, at, stop_at, read.from_position, to_position
+
+
 def _dump(group: Group) -> list[Any]:
-    rows = [
-        (
-            read.serial,
-            read.tag,
-            read.queue.number,
-            read.at,
-            read.stop_at,
-            read.from_position,
-            read.to_position,
-        )
-        for read in group.reads.values()
-    ]
+    rows = [_row(read, read.tag, read.stop_at, read.to_position) for read in group.reads.values()]
     flights = [
         (position, batch.grant, batch.epoch, batch.invisible_ms, batch.is_stream)
         for position, batch in group.in_flight.items()
