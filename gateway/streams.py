@@ -33,6 +33,7 @@ class Part:
 
     __slots__ = (
         "count",
+        "given_at",
         "group",
         "holds",
         "is_open",
@@ -59,6 +60,9 @@ class Part:
         self.holds: dict[int, tuple[int, int]] = {}
         """Entry position → (grant, store epoch of the grant) of what the client has not acked;
         a reopened stream may be granted the same delivery anew."""
+
+        self.given_at = 0
+        """When it last got credit, in turns of the stream: who waited longest is next."""
 
         self.is_open = False
         self.resuming_count = 0
@@ -94,6 +98,7 @@ class LogicalStream:
         self._resumed = asyncio.Event()
         self._balance_timer: asyncio.TimerHandle | None = None
         self._balance_s = BALANCE_S_MIN
+        self._turn = 0
         self._opening: set[tuple[str, str]] = set()
 
     # ── parts ───────────────────────────────────────────────────────────────────────────
@@ -227,7 +232,7 @@ class LogicalStream:
         if len(parts) == 1:
             self._give(parts[0], unused)
             return
-        parts.sort(key=lambda part: part.window)
+        parts.sort(key=lambda part: (part.window, part.given_at))
         level = (unused + sum([part.window for part in parts])) // len(parts)
         for part in parts:
             share = min(unused, max(0, level - part.window))
@@ -236,8 +241,12 @@ class LogicalStream:
                 unused -= share
         for part in parts[:unused]:  # less than one each is left
             self._give(part, 1)
+        if any([part.window == 0 for part in parts]):
+            self._balance_soon()
 
     def _give(self, part: Part, count: int) -> None:
+        self._turn += 1
+        part.given_at = self._turn
         part.limit = max(part.limit, part.count) + count
         part.link.set_credit(part.stream, part.limit)
 
@@ -270,6 +279,7 @@ class LogicalStream:
         if donor.is_open:
             donor.limit = max(limit, donor.count)
         free = self.total - self.delivered - sum([part.window for part in self._parts.values()])
+        poor.sort(key=lambda part: part.given_at)
         for part in poor:
             if free > 0 and part.is_open:
                 share = max(1, free // len(poor))

@@ -192,6 +192,10 @@ class Batch:
         for item, (code, remark) in answer.refused.items():
             if at <= item < at + count:
                 index = run.start + item - at
+                if code == Code.NOT_FOUND and not run.copy.is_primary:
+                    # Every queue it was meant for is gone: no failure, but no match either.
+                    self.refused[index] = self.refused.get(index, ()) + run.copy.queues
+                    continue
                 self.failures[index] = SendResult(
                     code=known_code(code), message_id=self.ids[index].decode(), hint=remark
                 )

@@ -58,8 +58,13 @@ def unpacked(answer: RemotingCommand, kind: type[T], subject: str) -> T:
     """The body of a successful answer. Raises Refused, or PeerError if it is no such body."""
     if answer.code != ResponseCode.SUCCESS:
         raise refusal_of(answer, subject)
+    return decoded(answer.body, kind, subject)
+
+
+def decoded(body: bytes | memoryview, kind: type[T], subject: str) -> T:
+    """A msgpack body. Raises PeerError."""
     try:
-        return msgspec.msgpack.decode(answer.body, type=kind)
+        return msgspec.msgpack.decode(body, type=kind)
     except msgspec.DecodeError as error:
         raise PeerError(f"{subject}: {error}") from error
 

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from gateway.clusters.acks import AckSender
-from gateway.clusters.batches import Run
-from gateway.clusters.connection import Connect, Sign, StoreConnection, packed, unpacked
+from gateway.clusters.batches import Run, known_code
+from gateway.clusters.connection import Connect, Sign, StoreConnection, decoded, packed, unpacked
 from gateway.clusters.frames import Frame, FrameSender
 from gateway.clusters.link import (
     TIDEGATE,
@@ -438,11 +438,10 @@ class TidegateLink:
                 entry[0].arrived(self, deliveries)
 
     def _stream_ended(self, command: RemotingCommand) -> None:
-        ended = unpacked(command, StreamEnded, self.broker)
+        ended = decoded(command.body, StreamEnded, self.broker)
         entry = self._ports.pop(ended.stream, None)
         if entry is not None:
-            code = Code(ended.code) if ended.code in Code._value2member_map_ else Code.NOT_FOUND
-            entry[0].ended(self, code, ended.remark)
+            entry[0].ended(self, known_code(ended.code), ended.remark)
 
     async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
         spec = request.group

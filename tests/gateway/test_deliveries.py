@@ -1,0 +1,268 @@
+"""Streams, pops and acks over real stores."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protocols.canonical import (
+    GroupSpec,
+    Head,
+    InvisibleTimeChange,
+    Message,
+    PopRequest,
+    QueueKind,
+    QueueRef,
+    Read,
+    Start,
+)
+from protocols.errors import Code, Refused
+from protocols.pipeline import Subscription
+from tests.support.core import Core, ListSink, call, messages, until
+from tests.support.daemons import StoreCluster
+
+
+class World:
+    def __init__(self, stores: StoreCluster, core: Core) -> None:
+        self.stores = stores
+        self.core = core
+
+    async def subscribe(self, subject_filter: str, owner: str) -> QueueRef:
+        queue = QueueRef(QueueKind.FILTER, subject_filter)
+        version = await self.core.directory.subscribe([Subscription(subject_filter, queue, owner)])
+        await self.core.directory.barrier(version)
+        return queue
+
+    async def publish(self, subject: str, *bodies: bytes, order_key: str = "") -> None:
+        for body in bodies:
+            (result,) = await self.core.pipeline.send(
+                call(), messages(subject, body, order_key=order_key)
+            )
+            assert result.code == Code.OK
+
+
+@pytest.fixture(params=[1, 2])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    stores = StoreCluster(tmp_path)
+    names = ["a", "b"][: request.param]
+    await stores.start(*names)
+    core = Core("gw-1", stores.name_servers)
+    await core.start(store_count=len(names))
+    yield World(stores, core)
+    await core.stop()
+    await stores.stop()
+
+
+def session(name: str, *queues: QueueRef, **fields: object) -> GroupSpec:
+    reads = tuple(Read(queue=queue, tag=tag) for tag, queue in enumerate(queues))
+    return GroupSpec(name=name, reads=reads, is_inherited=True, **fields)  # type: ignore[arg-type]  # fields
+
+
+async def test_a_stream_gets_what_is_published_after_it_opened(world: World) -> None:
+    """From whichever store, with the tags of all queues that matched, and each once."""
+    wide = await world.subscribe("t/+", "mqtt//c1")
+    exact = await world.subscribe("t/1", "mqtt//c1")
+    sink = ListSink()
+    stream = await world.core.streams.open(
+        call(), session("mqtt//c1", wide, exact), sink, credit=100
+    )
+    await world.publish("t/1", b"1", b"2", b"3", b"4")
+    await world.publish("t/2", b"5", b"6")
+    found = await sink.wait(6)
+    assert sorted(d.message.body for d in found) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert {d.reads for d in found if d.message.subject == "t/1"} == {(0, 1)}
+    assert {d.reads for d in found if d.message.subject == "t/2"} == {(0,)}
+    assert {d.attempt for d in found} == {1}
+    stream.ack([d.handle for d in found])
+    await stream.close()
+
+
+async def test_credit_is_never_exceeded_and_all_arrives(world: World) -> None:
+    """With one credit over all stores, messages come one by one from wherever they lie."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), session("mqtt//c1", queue), sink, credit=1)
+    await world.publish("t/1", *[b"%d" % i for i in range(8)])
+    for count in range(1, 9):
+        await sink.wait(count)
+        await asyncio.sleep(0.01)
+        assert len(sink.deliveries) == count
+        stream.ack([sink.deliveries[-1].handle])
+        stream.allow(count + 1)
+    assert len({d.message.body for d in sink.deliveries}) == 8
+    await stream.close()
+
+
+async def test_unacked_deliveries_of_a_closed_stream_come_again(world: World) -> None:
+    """A session's in-flight entries wait for the next owner, packet ids included."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    spec = session("mqtt//c1", queue, owner_epoch=1)
+    stream = await world.core.streams.open(call(), spec, sink, credit=10)
+    await world.publish("t/1", b"1", b"2", b"3")
+    found = await sink.wait(3)
+    assert await stream.mark_durably([(d.handle, 7 + i, 1) for i, d in enumerate(found)])
+    stream.ack([found[0].handle])
+    await stream.close()
+    await world.publish("t/1", b"4")
+    again = ListSink()
+    spec = session("mqtt//c1", queue, owner_epoch=2)
+    stream = await world.core.streams.open(call(), spec, again, credit=10)
+    assert len(again.deliveries) >= 2, "in-flight entries come before open returns"
+    resumed = {d.message.body: (d.packet_id, d.stage) for d in again.deliveries[:2]}
+    assert resumed == {d.message.body: (8 + i, 1) for i, d in enumerate(found[1:])}
+    await again.wait(3)
+    assert again.deliveries[2].message.body == b"4"
+    await stream.close()
+
+
+async def test_a_stale_owner_is_refused_and_the_old_stream_ends(world: World) -> None:
+    """The higher owner epoch takes the session over."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    old, new = ListSink(), ListSink()
+    await world.core.streams.open(call(), session("s", queue, owner_epoch=4), old, credit=10)
+    stream = await world.core.streams.open(
+        call(), session("s", queue, owner_epoch=5), new, credit=10
+    )
+    await until(lambda: old.end is not None)
+    assert old.end is not None
+    assert old.end[0] == Code.PRECONDITION_FAILED
+    with pytest.raises(Refused) as refused:
+        await world.core.streams.open(
+            call(), session("s", queue, owner_epoch=4), ListSink(), credit=10
+        )
+    assert refused.value.code == Code.PRECONDITION_FAILED
+    await stream.close()
+
+
+async def test_a_stream_survives_a_store_restart(world: World) -> None:
+    """The store comes back; what was not acked stays with the client, the rest flows on."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), session("s", queue), sink, credit=100)
+    await world.publish("t/1", b"1", b"2", b"3", b"4")
+    found = list(await sink.wait(4))
+    name = "b" if "b" in world.stores.stores else "a"
+    await world.stores.stop_store(name)
+    stream.ack([found[0].handle])
+    await world.stores.start_store(name)
+    await until(
+        lambda: len(world.core.cluster.up_links()) == len(world.stores.stores), timeout_s=10
+    )
+    await world.publish("t/1", b"5", b"6")
+    await sink.wait(6)
+    assert [d.message.body for d in sink.deliveries[4:]] in ([b"5", b"6"], [b"6", b"5"])
+    stream.ack([d.handle for d in sink.deliveries[1:]])
+    await stream.close()
+    rest = ListSink()
+    stream = await world.core.streams.open(
+        call(), session("s", queue, owner_epoch=1), rest, credit=10
+    )
+    assert rest.deliveries == []
+    await stream.close()
+
+
+async def test_released_comes_again(world: World) -> None:
+    """Released unsent: no attempt counts; released after it was sent: one more."""
+    queue = await world.subscribe("t/#", "o")
+    spec = GroupSpec(name="share", reads=(Read(queue=queue),))
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), spec, sink, credit=10)
+    await world.publish("t/1", b"1")
+    (first,) = await sink.wait(1)
+    stream.release([first.handle], is_sent=False)
+    _, second = await sink.wait(2)
+    assert second.attempt == 1
+    stream.release([second.handle])
+    *_, third = await sink.wait(3)
+    assert third.attempt == 2
+    stream.ack([third.handle])
+    await stream.close()
+
+
+async def test_pop_ack_and_change(world: World) -> None:
+    """Pop finds messages on every store; handles are acked once, changed with a new grant."""
+    await world.core.topics.create("orders", queue_count=2)
+    group = GroupSpec(name="rmq/g/orders", reads=(Read(topic="orders"),), start=Start.EARLIEST)
+    for body in (b"1", b"2", b"3", b"4"):
+        head = Head(subject="orders", topic="orders")
+        (result,) = await world.core.pipeline.send(call(protocol="grpc"), [Message(head, body)])
+        assert result.code == Code.OK
+    request = PopRequest(group=group, count=10, invisible_ms=30_000, wait_ms=2000)
+    found = []
+    while len(found) < 4:
+        found += await world.core.pipeline.pop(call(protocol="grpc"), request)
+    assert sorted(d.message.body for d in found) == [b"1", b"2", b"3", b"4"]
+    results = await world.core.pipeline.ack(call(), [d.handle for d in found[:2]])
+    assert [result.code for result in results] == [Code.OK, Code.OK]
+    (changed,) = await world.core.pipeline.change_invisible_time(
+        call(), [InvisibleTimeChange(found[2].handle, 60_000)]
+    )
+    assert changed.handle is not None
+    stale, fresh = await world.core.pipeline.ack(call(), [found[2].handle, changed.handle])
+    assert (stale.code, fresh.code) == (Code.INVALID_RECEIPT_HANDLE, Code.OK)
+    (returned,) = await world.core.pipeline.change_invisible_time(
+        call(), [InvisibleTimeChange(found[3].handle, 0)]
+    )
+    assert returned.code == Code.OK
+    (again,) = await world.core.pipeline.pop(call(), request)
+    assert (again.message.body, again.attempt) == (b"4", 2)
+
+
+async def test_long_poll_ends_when_a_message_comes(world: World) -> None:
+    """On whichever store it lands."""
+    await world.core.topics.create("orders", queue_count=1)
+    group = GroupSpec(name="rmq/g/orders", reads=(Read(topic="orders"),), start=Start.EARLIEST)
+    request = PopRequest(group=group, count=10, invisible_ms=30_000, wait_ms=10_000)
+    for body in (b"1", b"2", b"3"):
+        waiting = asyncio.ensure_future(world.core.pipeline.pop(call(), request))
+        await asyncio.sleep(0.05)
+        head = Head(subject="orders", topic="orders")
+        await world.core.pipeline.send(call(), [Message(head, body)])
+        (delivery,) = await asyncio.wait_for(waiting, 5)
+        assert delivery.message.body == body
+        await world.core.pipeline.ack(call(), [delivery.handle])
+
+
+async def test_pinned_queue_life(world: World) -> None:
+    """Create, publish to it, count, purge, delete; afterwards it is gone."""
+    queue = await world.core.streams.create_queue(QueueRef(QueueKind.AMQP, "v/q1"), {})
+    assert queue.store in world.stores.stores
+    spec = GroupSpec(name="amqp/v/q1", reads=(Read(queue=queue),), start=Start.EARLIEST)
+    await world.core.streams.open_group(call(), spec)
+    head = Head(subject="q1", topic="v", queues=(queue,), is_in_topic=False)
+    results = await world.core.pipeline.send(call(), [Message(head, b"1"), Message(head, b"2")])
+    assert [result.matched_count for result in results] == [1, 1]
+    stat = await world.core.streams.stat_queue(queue, spec)
+    assert (stat.ready_count, stat.in_flight_count) == (2, 0)
+    assert await world.core.streams.purge_queue(queue, spec) == 2
+    await world.core.streams.delete_queue(queue)
+    (result,) = await world.core.pipeline.send(call(), [Message(head, b"3")])
+    assert (result.matched_count, result.refused) == (0, (queue,))
+
+
+async def test_retained_values(world: World) -> None:
+    """The last one of each address; an empty one forgets it."""
+    for subject, body in ((b"r/1", b"a"), (b"r/1", b"b"), (b"r/2", b"c"), (b"r/3", b"d")):
+        (result,) = await world.core.pipeline.send(
+            call(), messages(subject.decode(), body, retain=True, order_key="p")
+        )
+        assert result.code == Code.OK
+    await world.core.pipeline.send(call(), messages("r/3", b"", retain=True, order_key="p"))
+    found = await world.core.streams.retained("", "r/+")
+    assert sorted((m.subject, m.body) for m in found) == [("r/1", b"b"), ("r/2", b"c")]
+
+
+async def test_topics_read_by_offset(world: World) -> None:
+    """Message queues by offset, found by time and by name."""
+    info = await world.core.topics.create("orders", queue_count=1)
+    for body in (b"1", b"2", b"3"):
+        head = Head(subject="orders", topic="orders", broker="a")
+        await world.core.pipeline.send(call(), [Message(head, body)])
+    assert "orders" in world.core.topics.names()
+    assert info.queues[0][0] == "a"
+    found, smallest, end = await world.core.topics.read("orders", "a", 0, 1, 10, 0)
+    assert ([m.body for m in found], smallest, end) == ([b"2", b"3"], 0, 3)
+    assert await world.core.topics.offset("orders", "a", 0, at_ms=-1) == 3
+    assert await world.core.topics.find("nope") is None
