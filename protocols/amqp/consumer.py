@@ -1,0 +1,160 @@
+"""
+One basic.consume: the receiving end of a delivery stream, its credit, its bytes on the wire.
+
+Credit is prefetch: the stream may hand over so many deliveries more than were settled. A limit
+of the whole channel (``qos global``) is kept here: what comes over it goes back unseen.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from protocols.amqp.channel import CREDIT_MAX, Unacked
+from protocols.amqp.codec import content_frames
+from protocols.amqp.mapping import content_of, is_expired
+from protocols.amqp.method_codec import short_string
+from protocols.canonical import Delivery, ReceiptHandle
+from protocols.errors import Code
+from protocols.pipeline import DeliveryStream
+
+if TYPE_CHECKING:
+    from protocols.amqp.channelwork import ChannelWork
+    from protocols.amqp.topology import Queue
+
+DELIVER: Final = b"\x00\x3c\x00\x3c"
+TAG_AND_BIT: Final = struct.Struct(">QB")
+
+
+class Consumer:
+    """See ``protocols.pipeline.DeliverySink``."""
+
+    def __init__(
+        self,
+        work: "ChannelWork",
+        queue: "Queue",
+        tag: str,
+        *,
+        no_ack: bool,
+        is_exclusive: bool,
+        limit: int,
+    ) -> None:
+        self.work = work
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.is_exclusive = is_exclusive
+        self.credit = CREDIT_MAX if no_ack or not limit else min(limit, CREDIT_MAX)
+        self.allowed = self.credit
+        self.unsettled_count = 0
+        self.stream: DeliveryStream | None = None
+        self.is_cancelled = False
+        self._is_started = False
+        self._owed = 0
+        self._early: list[Delivery] = []
+        self._head = DELIVER + short_string(tag)
+
+    def start(self) -> None:
+        """consume-ok is queued: what came before it may follow now."""
+        self._is_started = True
+        early, self._early = self._early, []
+        if early:
+            self.deliver(early)
+
+    # ── sink ────────────────────────────────────────────────────────────────────────────
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if not self._is_started:
+            self._early += deliveries
+            return
+        work = self.work
+        if self.is_cancelled or not work.is_open:
+            self._give_back([delivery.handle for delivery in deliveries])
+            return
+        room = work.room()
+        if room < len(deliveries):
+            over = deliveries[room:]
+            deliveries = deliveries[:room]
+            self._owed += len(over)
+            self._give_back([delivery.handle for delivery in over])
+        wall_ms = work.wall_ms()
+        done: list[ReceiptHandle] = []
+        for delivery in deliveries:
+            if is_expired(delivery.message, wall_ms):
+                done.append(delivery.handle)
+                self.allowed += not self.no_ack
+                continue
+            self._send(delivery)
+            if self.no_ack:
+                done.append(delivery.handle)
+        if self.no_ack:
+            self.allowed += len(deliveries)
+        if done:
+            self._settle(done)
+        work.flush_soon()
+
+    def ended(self, code: Code, hint: str) -> None:
+        """The queue went away or the store will not serve us: tell the client, if it can hear."""
+        self.stream = None
+        self.work.consumer_ended(self)
+
+    # ── the channel's side ──────────────────────────────────────────────────────────────
+
+    def settled(self, handles: Sequence[ReceiptHandle], *, is_acked: bool) -> None:
+        """The client has acked or returned these; their credit comes back."""
+        self.unsettled_count -= len(handles)
+        self.allowed += len(handles) + self._owed
+        self._owed = 0
+        stream = self.stream
+        if stream is None:
+            return
+        if is_acked:
+            stream.ack(handles)
+        else:
+            stream.release(handles)
+        if not self.is_cancelled:
+            stream.allow(self.allowed)
+
+    def pay_owed(self) -> None:
+        """The channel has room again: allow what went back unseen to come once more."""
+        if self._owed and self.stream is not None and not self.is_cancelled:
+            self.allowed += self._owed
+            self._owed = 0
+            self.stream.allow(self.allowed)
+
+    def resume(self) -> None:
+        """The peer reads again (consumers without acks wait for that)."""
+        if self.stream is not None and not self.is_cancelled:
+            self.stream.allow(self.allowed)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _settle(self, done: list[ReceiptHandle]) -> None:
+        assert self.stream is not None
+        self.stream.ack(done)
+        if self.work.is_peer_slow:
+            self.work.when_drained(self.resume)
+        else:
+            self.stream.allow(self.allowed)
+
+    def _give_back(self, handles: list[ReceiptHandle]) -> None:
+        if self.stream is not None and handles:
+            self.stream.release(handles, is_sent=False)
+
+    def _send(self, delivery: Delivery) -> None:
+        work = self.work
+        content = content_of(delivery.message)
+        tag = work.unsettled.take_tag()
+        if not self.no_ack:
+            work.unsettled.by_tag[tag] = Unacked(tag, self.queue, delivery.handle, self)
+            self.unsettled_count += 1
+        payload = b"%b%b%b%b" % (
+            self._head,
+            TAG_AND_BIT.pack(tag, delivery.attempt > 1),
+            short_string(content.exchange),
+            short_string(content.routing_key),
+        )
+        work.write(
+            content_frames(
+                work.number, payload, content.properties, content.body, work.frame_bytes_max
+            )
+        )

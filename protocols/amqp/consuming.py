@@ -1,0 +1,250 @@
+"""basic.consume, cancel, get, qos, ack, nack, reject, recover."""
+
+import secrets
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Final
+
+from protocols import clock
+from protocols.amqp import replies
+from protocols.amqp.channel import Unacked, group_by_consumer
+from protocols.amqp.consumer import Consumer
+from protocols.amqp.mapping import content_of, is_expired
+from protocols.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+    Method,
+)
+from protocols.amqp.operations import fault_of, in_exclusive_use
+from protocols.amqp.replies import AmqpFault
+from protocols.canonical import Delivery, InvisibleTimeChange, PopRequest
+from protocols.errors import Refused
+
+if TYPE_CHECKING:
+    from protocols.amqp.channelwork import ChannelWork
+
+GET_INVISIBLE_MS: Final = 60_000
+"""How long a message from basic.get stays hidden without a renewal; renewed at a third."""
+
+Later = Coroutine[object, object, None] | None
+"""What a handler leaves to be awaited; None: it is done."""
+
+
+def qos(work: "ChannelWork", method: Method) -> Later:
+    """RabbitMQ's meaning: not global = consumers started from now on; global = the channel."""
+    assert isinstance(method, BasicQos)
+    if method.prefetch_size:
+        raise AmqpFault(
+            replies.NOT_IMPLEMENTED, "prefetch_size!=0 (" + str(method.prefetch_size) + ")"
+        )
+    if method.is_global:
+        work.limit = method.prefetch_count
+        work.pay_owed()
+    else:
+        work.prefetch = method.prefetch_count
+    work.send(BasicQosOk())
+    return None
+
+
+# ── consumers ───────────────────────────────────────────────────────────────────────────
+
+
+def consume(work: "ChannelWork", method: Method) -> Later:
+    assert isinstance(method, BasicConsume)
+    tag = method.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(16)
+    if tag in work.consumers:
+        text = f"attempt to reuse consumer tag '{tag}'"
+        raise AmqpFault(replies.NOT_ALLOWED, text)
+    return _consume(work, method, tag)
+
+
+async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
+    session = work.session
+    queue = await session.operations.queue(
+        session.vhost, work.queue_name(method.queue), session.name
+    )
+    record = queue.record
+    session.require_allowed("consume", record.name)
+    local = session.registry.consumers_of(queue)
+    if any(other.is_exclusive for other in local) or (method.exclusive and local):
+        raise in_exclusive_use(record.vhost, record.name)
+    consumer = Consumer(
+        work,
+        queue,
+        tag,
+        no_ack=method.no_ack,
+        is_exclusive=method.exclusive,
+        limit=work.prefetch,
+    )
+    work.consumers[tag] = consumer
+    session.registry.add(consumer)
+    try:
+        await session.operations.add_reader(queue, is_exclusive=method.exclusive)
+        consumer.stream = await session.services.streams.open(
+            session.call, queue.spec, consumer, credit=consumer.credit
+        )
+    except (Refused, AmqpFault) as error:
+        work.consumers.pop(tag, None)
+        session.registry.discard(consumer)
+        raise fault_of(error) if isinstance(error, Refused) else error from error
+    if not work.is_open:
+        await consumer.stream.close()
+        session.registry.discard(consumer)
+        return
+    if not method.nowait:
+        work.send(BasicConsumeOk(tag))
+    consumer.start()
+
+
+def cancel(work: "ChannelWork", method: Method) -> Later:
+    assert isinstance(method, BasicCancel)
+    return _cancel(work, method)
+
+
+async def _cancel(work: "ChannelWork", method: BasicCancel) -> None:
+    consumer = work.consumers.pop(method.consumer_tag, None)
+    if consumer is not None:
+        await end_consumer(work, consumer)
+    if not method.nowait:
+        work.send(BasicCancelOk(method.consumer_tag))
+
+
+async def end_consumer(work: "ChannelWork", consumer: Consumer) -> None:
+    """No more deliveries; what the client still holds keeps the stream until it is settled."""
+    consumer.is_cancelled = True
+    if consumer.unsettled_count and work.is_open:
+        work.ending.add(consumer)
+    elif consumer.stream is not None:
+        stream, consumer.stream = consumer.stream, None
+        await stream.close()
+    await work.session.registry.leave(consumer)
+
+
+# ── get ─────────────────────────────────────────────────────────────────────────────────
+
+
+def get(work: "ChannelWork", method: Method) -> Later:
+    assert isinstance(method, BasicGet)
+    return _get(work, method)
+
+
+async def _get(work: "ChannelWork", method: BasicGet) -> None:
+    session = work.session
+    queue = await session.operations.queue(
+        session.vhost, work.queue_name(method.queue), session.name
+    )
+    session.require_allowed("consume", queue.record.name)
+    if any(other.is_exclusive for other in session.registry.consumers_of(queue)):
+        raise in_exclusive_use(queue.record.vhost, queue.record.name)
+    request = PopRequest(group=queue.spec, count=1, invisible_ms=GET_INVISIBLE_MS)
+    pipeline = session.services.pipeline
+    try:
+        while True:
+            found = await pipeline.pop(session.call, request)
+            if not found or not is_expired(found[0].message, clock.wall_ms()):
+                break
+            await pipeline.ack(session.call, [found[0].handle])
+    except Refused as refused:
+        raise fault_of(refused) from refused
+    if not found:
+        work.send(BasicGetEmpty())
+        return
+    if not work.is_open:
+        await pipeline.change_invisible_time(
+            session.call, [InvisibleTimeChange(found[0].handle, 0)]
+        )
+        return
+    ready = (await session.operations.stat(queue)).ready_count
+    if method.no_ack:
+        await pipeline.ack(session.call, [found[0].handle])
+    tag = work.unsettled.take_tag()
+    if not method.no_ack:
+        work.unsettled.by_tag[tag] = Unacked(tag, queue, found[0].handle)
+    _send_got(work, found[0], tag, ready)
+
+
+def _send_got(work: "ChannelWork", delivery: Delivery, tag: int, ready: int) -> None:
+    content = content_of(delivery.message)
+    method = BasicGetOk(tag, delivery.attempt > 1, content.exchange, content.routing_key, ready)
+    work.session.connection.send_content(work.number, method, content.properties, content.body)
+
+
+# ── settling ────────────────────────────────────────────────────────────────────────────
+
+
+def ack(work: "ChannelWork", method: Method) -> Later:
+    """Only the generic form; the fast path calls ``settle`` itself."""
+    assert isinstance(method, BasicAck)
+    settle(work, method.delivery_tag, is_multiple=method.multiple, method=0x003C0050)
+    return None
+
+
+def nack(work: "ChannelWork", method: Method) -> Later:
+    assert isinstance(method, BasicNack)
+    settle(
+        work,
+        method.delivery_tag,
+        is_multiple=method.multiple,
+        method=0x003C0078,
+        is_returned=method.requeue,
+    )
+    return None
+
+
+def reject(work: "ChannelWork", method: Method) -> Later:
+    assert isinstance(method, BasicReject)
+    settle(
+        work,
+        method.delivery_tag,
+        is_multiple=False,
+        method=0x003C005A,
+        is_returned=method.requeue,
+    )
+    return None
+
+
+def settle(
+    work: "ChannelWork", tag: int, *, is_multiple: bool, method: int, is_returned: bool = False
+) -> None:
+    """Acked, or dropped by a reject, or returned to its place. Raises AmqpFault 406."""
+    entries = work.unsettled.settle(tag, is_multiple=is_multiple, method=method)
+    if work.transaction is not None:
+        work.transaction.settled.append((entries, not is_returned))
+        return
+    finish(work, entries, is_acked=not is_returned)
+
+
+def finish(work: "ChannelWork", entries: Sequence[Unacked], *, is_acked: bool) -> None:
+    """Tell the streams and the pipeline; free what an ended consumer was kept for."""
+    streams, popped = group_by_consumer(entries)
+    for consumer, handles in streams.items():
+        consumer.settled(handles, is_acked=is_acked)
+        if consumer in work.ending and not consumer.unsettled_count:
+            work.ending.discard(consumer)
+            work.session.close_stream(consumer)
+    if popped:
+        work.session.settle_popped(work, [entry.handle for entry in popped], is_acked=is_acked)
+    work.pay_owed()
+
+
+def recover(work: "ChannelWork", method: Method) -> Later:
+    """All that the channel holds goes back to its place and comes again."""
+    assert isinstance(method, (BasicRecover, BasicRecoverAsync))
+    if not method.requeue:
+        raise AmqpFault(replies.NOT_IMPLEMENTED, "requeue=false")
+    finish(work, work.unsettled.take_all(), is_acked=False)
+    if isinstance(method, BasicRecover):
+        work.send(BasicRecoverOk())
+    return None

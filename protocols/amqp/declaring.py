@@ -1,0 +1,164 @@
+"""exchange.*, queue.*: arguments from the wire, the operation, its ok."""
+
+from typing import TYPE_CHECKING
+
+from protocols.amqp import replies
+from protocols.amqp.fields import encode_table
+from protocols.amqp.methods import (
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    Method,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from protocols.amqp.operations import fault_of
+from protocols.amqp.replies import AmqpFault
+from protocols.amqp.topology import BindingRecord
+from protocols.errors import Refused
+
+if TYPE_CHECKING:
+    from protocols.amqp.channelwork import ChannelWork
+
+
+async def exchange_declare(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, ExchangeDeclare)
+    await work.session.operations.declare_exchange(work.session.vhost, method)
+    if not method.nowait:
+        work.send(ExchangeDeclareOk())
+
+
+async def exchange_delete(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, ExchangeDelete)
+    await work.session.operations.delete_exchange(
+        work.session.vhost, method.exchange, if_unused=method.if_unused
+    )
+    if not method.nowait:
+        work.send(ExchangeDeleteOk())
+
+
+async def exchange_bind(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, ExchangeBind)
+    await work.session.operations.bind_exchange(_exchange_binding(work, method))
+    if not method.nowait:
+        work.send(ExchangeBindOk())
+
+
+async def exchange_unbind(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, ExchangeUnbind)
+    await work.session.operations.unbind_exchange(_exchange_binding(work, method))
+    if not method.nowait:
+        work.send(ExchangeUnbindOk())
+
+
+def _exchange_binding(work: "ChannelWork", method: ExchangeBind | ExchangeUnbind) -> BindingRecord:
+    return BindingRecord(
+        vhost=work.session.vhost,
+        source=method.source,
+        destination=method.destination,
+        is_exchange=True,
+        key=method.routing_key,
+        arguments=encode_table(method.arguments),
+    )
+
+
+async def queue_declare(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, QueueDeclare)
+    session = work.session
+    if method.passive:
+        method = method._replace(queue=work.queue_name(method.queue))
+    queue = await session.operations.declare_queue(
+        session.vhost, method, connection=session.name, tenant=session.call.tenant
+    )
+    if queue.record.exclusive:
+        session.exclusive_queues.add(queue.record.name)
+    work.last_queue = queue.record.name
+    if not method.nowait:
+        ready = (await session.operations.stat(queue)).ready_count
+        readers = len(session.registry.consumers_of(queue))
+        work.send(QueueDeclareOk(queue.record.name, ready, readers))
+
+
+async def queue_bind(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, QueueBind)
+    session = work.session
+    name = work.queue_name(method.queue)
+    queue = await session.operations.queue(session.vhost, name, session.name)
+    # binding without a queue or a key names the last queue in both places (AMQP 0-9-1, bind)
+    key = method.routing_key if method.queue or method.routing_key else name
+    session.require_bindable(method.exchange, key)
+    await session.operations.bind_queue(queue, _queue_binding(work, method, name, key))
+    if not method.nowait:
+        work.send(QueueBindOk())
+
+
+async def queue_unbind(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, QueueUnbind)
+    session = work.session
+    name = work.queue_name(method.queue)
+    queue = await session.operations.queue(session.vhost, name, session.name)
+    await session.operations.unbind_queue(
+        queue, _queue_binding(work, method, name, method.routing_key)
+    )
+    work.send(QueueUnbindOk())
+
+
+def _queue_binding(
+    work: "ChannelWork", method: QueueBind | QueueUnbind, queue: str, key: str
+) -> BindingRecord:
+    return BindingRecord(
+        vhost=work.session.vhost,
+        source=method.exchange,
+        destination=queue,
+        key=key,
+        arguments=encode_table(method.arguments),
+    )
+
+
+async def queue_purge(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, QueuePurge)
+    session = work.session
+    queue = await session.operations.queue(
+        session.vhost, work.queue_name(method.queue), session.name
+    )
+    try:
+        count = await session.services.streams.purge_queue(queue.ref, queue.spec)
+    except Refused as refused:
+        raise fault_of(refused) from refused
+    if not method.nowait:
+        work.send(QueuePurgeOk(count))
+
+
+async def queue_delete(work: "ChannelWork", method: Method) -> None:
+    assert isinstance(method, QueueDelete)
+    session = work.session
+    name = work.queue_name(method.queue)
+    count = 0
+    try:
+        queue = await session.operations.queue(session.vhost, name, session.name)
+    except AmqpFault as fault:
+        if fault.code != replies.NOT_FOUND:
+            raise
+    else:
+        what = f"queue '{name}' in vhost '{session.vhost}'"
+        if method.if_unused and session.registry.consumers_of(queue):
+            raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} in use")
+        if method.if_empty and (await session.operations.stat(queue)).ready_count:
+            raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} not empty")
+        count = await session.operations.delete_queue(queue)
+        session.exclusive_queues.discard(name)
+    if not method.nowait:
+        work.send(QueueDeleteOk(count))

@@ -1,0 +1,384 @@
+"""
+Between AMQP content and the stored message, both ways; the table is in the README beside this.
+
+AMQP to AMQP is byte for byte: the property block is stored raw. What is published to
+``amq.topic`` is also written as text properties, because other protocols may receive it.
+"""
+
+import base64
+import binascii
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from protocols.amqp import replies
+from protocols.amqp.addresses import AMQ_TOPIC, routing_key_of, subject_of
+from protocols.amqp.fields import Field, Table, field_of
+from protocols.amqp.properties import (
+    EMPTY,
+    BasicProperties,
+    decode_properties,
+    encode_properties,
+)
+from protocols.amqp.replies import AmqpFault
+from protocols.canonical import Head, Message, Properties, QueueRef, StoredMessage
+
+RAW: Final = "TG_AMQP"
+"""The property block, base64."""
+
+RAW_IN_BODY: Final = "TG_AMQP_BYTES"
+"""So many bytes in front of the body are the property block (too long for a property)."""
+
+EXCHANGE: Final = "TG_EXCHANGE"
+ROUTING_KEY: Final = "TG_ROUTING_KEY"
+CONTENT_TYPE: Final = "TG_CONTENT_TYPE"
+CONTENT_ENCODING: Final = "TG_CONTENT_ENCODING"
+REPLY_TO: Final = "TG_REPLY_TO"
+CORRELATION_ID: Final = "TG_CORRELATION_ID"
+EXPIRES_AT: Final = "TG_EXPIRES_AT"
+PRIORITY: Final = "TG_PRIORITY"
+MESSAGE_ID: Final = "UNIQ_KEY"
+USER_PREFIX: Final = "TG_U_"
+"""An application's own property whose name is reserved."""
+
+ESCAPED_PREFIX: Final = "TG_UE_"
+"""The same with bytes that separate stored properties; name and ``=value`` percent-encoded."""
+
+BASE64_PREFIX: Final = "base64:"
+"""Correlation data that is no plain text (MQTT)."""
+
+CLOUDEVENTS_PREFIX: Final = "cloudEvents:"
+"""Headers of a CloudEvent (CloudEvents AMQP protocol binding 1.0.2, section 3.1.3)."""
+
+RAW_BYTES_MAX: Final = 12_288
+"""A property block up to this is 16 KiB of base64; all properties have 32,767 bytes."""
+
+TOPIC: Final = "amqp"
+"""RocketMQ topic that records of AMQP queues bear; no message queue of it holds them."""
+
+HAS_HEADERS: Final = 0x20
+HAS_EXPIRATION: Final = 0x01
+HAS_USER_ID: Final = 0x10
+"""Bits of the flags' two bytes: headers in the first, expiration in the first, user-id in the
+second."""
+
+SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
+SYSTEM_NAMES: Final = frozenset(
+    (
+        "TAGS",
+        "KEYS",
+        "UNIQ_KEY",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "ORIGIN_MESSAGE_ID",
+        "BUYER_ID",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "1ST_POP_TIME",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MSG_REGION",
+        "TRACE_ON",
+        "EXTEND_UNIQ_INFO",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "DUP_INFO",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "TRACE_CONTEXT",
+        "BORN_HOST",
+        "BORN_TIMESTAMP",
+        "mqtt_topic",
+        "mqtt_qos",
+    )
+)
+"""org.apache.rocketmq.common.message.MessageConst: never an application's own."""
+
+
+# ── in ──────────────────────────────────────────────────────────────────────────────────
+
+
+def queue_head(exchange: str, key: str, queues: tuple[QueueRef, ...]) -> Head:
+    """A publish whose queues this gateway's topology names."""
+    pairs = ((EXCHANGE, exchange), (ROUTING_KEY, key))
+    return Head(
+        subject=f"{exchange}/{key}" if exchange else key or "/",
+        topic=TOPIC,
+        properties=tuple(pair for pair in pairs if _is_storable(pair[1])),
+        queues=queues,
+        is_in_topic=False,
+    )
+
+
+def address_head(key: str, priority: int) -> Head:
+    """A publish to ``amq.topic``: whoever's filter matches the address gets it."""
+    subject = subject_of(key)
+    is_exact = routing_key_of(subject) == key
+    origin = ((EXCHANGE, AMQ_TOPIC),)
+    has_key = not is_exact and _is_storable(key)
+    return Head(
+        subject=subject,
+        priority=priority,
+        properties=(*origin, (ROUTING_KEY, key)) if has_key else origin,
+    )
+
+
+def _is_storable(text: str) -> bool:
+    return bool(text) and "\x01" not in text and "\x02" not in text
+
+
+class Stored(NamedTuple):
+    """A property block as it is stored; cached per connection and block."""
+
+    properties: Properties
+    message_id: str = ""
+    expires_in_ms: int = -1
+    priority: int = -1
+    body_prefix: bytes = b""
+    user_id: str = ""
+    born_ms: int = 0
+
+
+def stored_block(block: bytes, *, is_addressed: bool) -> Stored:
+    """
+    What a property block becomes; *is_addressed*: other protocols may receive it.
+
+    Raises:
+        AmqpFault: 501 undecodable, 406 a bad expiration or too large for other protocols.
+    """
+    if block == EMPTY:
+        return Stored(())
+    if not is_addressed and not (block[0] & HAS_EXPIRATION or block[1] & HAS_USER_ID):
+        if len(block) > RAW_BYTES_MAX:
+            return Stored(((RAW_IN_BODY, str(len(block))),), body_prefix=block)
+        return Stored(((RAW, base64.b64encode(block).decode()),))
+    try:
+        properties = decode_properties(block)
+    except Exception as error:
+        raise AmqpFault(replies.FRAME_ERROR, str(error)) from error
+    if len(block) > RAW_BYTES_MAX:
+        if is_addressed:
+            raise AmqpFault(
+                replies.PRECONDITION_FAILED,
+                f"properties of {len(block)} bytes to amq.topic, at most {RAW_BYTES_MAX}",
+            )
+        pairs: Properties = ((RAW_IN_BODY, str(len(block))),)
+    else:
+        pairs = ((RAW, base64.b64encode(block).decode()),)
+    if is_addressed:
+        pairs += _text_properties(properties)
+    return Stored(
+        pairs,
+        message_id=properties.message_id if _is_storable(properties.message_id) else "",
+        expires_in_ms=_expiration_ms(properties.expiration),
+        priority=properties.priority,
+        body_prefix=block if len(block) > RAW_BYTES_MAX else b"",
+        user_id=properties.user_id,
+        born_ms=max(properties.timestamp, 0) * 1000,
+    )
+
+
+def _expiration_ms(text: str) -> int:
+    if not text:
+        return -1
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise AmqpFault(replies.PRECONDITION_FAILED, f"invalid expiration '{text}': no_integer")
+    return int(text)
+
+
+def _text_properties(properties: BasicProperties) -> Properties:
+    """What other protocols read."""
+    fixed = (
+        (CONTENT_TYPE, properties.content_type),
+        (CONTENT_ENCODING, properties.content_encoding),
+        (REPLY_TO, properties.reply_to),
+        (CORRELATION_ID, properties.correlation_id),
+    )
+    pairs = [pair for pair in fixed if _is_storable(pair[1])]
+    for name, field in (properties.headers or {}).items():
+        if name in ("CC", "BCC"):
+            continue
+        value = _text_of(field)
+        if value is not None:
+            pairs.append(_stored_pair(name, value))
+    return tuple(pairs)
+
+
+def _text_of(field: Field) -> str | None:
+    """Scalars as text; tables, arrays and bytes are in the raw block only."""
+    value = field.value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, (int, float)) else None
+
+
+def _stored_pair(name: str, value: str) -> tuple[str, str]:
+    if name.startswith(CLOUDEVENTS_PREFIX) and _is_storable(name) and _is_storable(value):
+        return "CE_" + name[len(CLOUDEVENTS_PREFIX) :], value
+    if not _is_storable(name) or not _is_storable(value):
+        return ESCAPED_PREFIX + quote(name, safe=""), "=" + quote(value, safe="")
+    return (USER_PREFIX + name if _is_reserved(name) else name), value
+
+
+def _is_reserved(name: str) -> bool:
+    return name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
+
+
+def message_of(head: Head, stored: Stored, body: bytes, *, wall_ms: int) -> Message:
+    """The message that a publish is."""
+    expires_ms = stored.expires_in_ms
+    return Message(
+        head,
+        stored.body_prefix + body if stored.body_prefix else body,
+        stored.properties,
+        message_id=stored.message_id,
+        expires_at_ms=wall_ms + expires_ms if expires_ms >= 0 else 0,
+        born_ms=stored.born_ms,
+    )
+
+
+# ── out ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Content(NamedTuple):
+    """What a consumer gets."""
+
+    exchange: str
+    routing_key: str
+    properties: bytes
+    body: bytes
+
+
+def content_of(message: StoredMessage) -> Content:
+    """Any stored message as AMQP content, whoever published it."""
+    stored = message.properties
+    raw = stored.get(RAW)
+    body = message.body
+    if raw is not None:
+        block = _from_base64(raw)
+    elif (length := stored.get(RAW_IN_BODY, "")).isdigit():
+        block, body = body[: int(length)], body[int(length) :]
+    elif stored.get("TG_PROTOCOL") == "amqp":
+        block = EMPTY
+    else:
+        block = foreign_block(message)
+    # the default exchange leaves no property; what came by another protocol came by its address
+    is_ours = stored.get("TG_PROTOCOL") == "amqp"
+    exchange = stored.get(EXCHANGE, "" if is_ours else AMQ_TOPIC)
+    key = stored.get(ROUTING_KEY)
+    if key is None:
+        key = routing_key_of(message.subject) if exchange == AMQ_TOPIC else ""
+    return Content(exchange, key, block, body)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return EMPTY
+
+
+def foreign_block(message: StoredMessage) -> bytes:
+    """The property block of a message that another protocol published."""
+    stored = message.properties
+    headers: Table = {}
+    for name, value in message.property_pairs():
+        if (pair := _header(name, value)) is not None:
+            headers.setdefault(pair[0][:255], field_of(pair[1]))
+    priority = stored.get(PRIORITY, "")
+    return encode_properties(
+        BasicProperties(
+            content_type=_short(stored.get(CONTENT_TYPE) or stored.get("CE_contenttype", "")),
+            content_encoding=_short(stored.get(CONTENT_ENCODING, "")),
+            headers=headers or None,
+            delivery_mode=1 if stored.get("mqtt_qos") == "0" else 2,
+            priority=min(int(priority), 255) if priority.isdigit() else -1,
+            correlation_id=_short(stored.get(CORRELATION_ID, "")),
+            reply_to=_short(_reply_to(stored.get(REPLY_TO, ""), stored.get("TG_PROTOCOL", ""))),
+            expiration=_remaining(stored.get(EXPIRES_AT, ""), message.store_ms),
+            message_id=_short(message.message_id),
+            timestamp=message.born_ms // 1000,
+        )
+    )
+
+
+def _header(name: str, value: str) -> tuple[str, str] | None:
+    if name.startswith(ESCAPED_PREFIX):
+        return unquote(name[len(ESCAPED_PREFIX) :]), unquote(value[1:])
+    if name.startswith(USER_PREFIX):
+        return name[len(USER_PREFIX) :], value
+    if name.startswith("CE_"):
+        return CLOUDEVENTS_PREFIX + name[3:], value
+    if name in ("TAGS", "KEYS"):
+        return name, value
+    return None if _is_reserved(name) else (name, value)
+
+
+def _reply_to(value: str, protocol: str) -> str:
+    """MQTT's response topic is an address: a key of ``amq.topic`` here."""
+    return routing_key_of(value) if protocol == "mqtt" else value
+
+
+def _remaining(expires_at: str, now_ms: int) -> str:
+    return str(max(int(expires_at) - now_ms, 0)) if expires_at.isdigit() else ""
+
+
+def _short(text: str) -> str:
+    """What fits a short string; a longer one would be a lie when cut, so it is left out."""
+    return text if len(text.encode()) <= 255 else ""
+
+
+def is_expired(message: StoredMessage, wall_ms: int) -> bool:
+    """Whether nobody should get it any more."""
+    if b"TG_EXPIRES_AT" not in message.properties_text:
+        return False
+    expires_at = message.properties.get(EXPIRES_AT, "")
+    return expires_at.isdigit() and int(expires_at) <= wall_ms
+
+
+def extra_keys(block: bytes) -> list[str]:
+    """
+    Further routing keys in the headers CC and BCC.
+
+    Raises AmqpFault 406 in RabbitMQ's words if one is no array of long strings.
+    """
+    if not block[0] & HAS_HEADERS or b"CC" not in block:
+        return []
+    keys: list[str] = []
+    headers = decode_properties(block).headers or {}
+    for name in ("CC", "BCC"):
+        field = headers.get(name)
+        if field is None:
+            continue
+        if not isinstance(field.value, list):
+            raise AmqpFault(
+                replies.PRECONDITION_FAILED,
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{field.tag}}}',
+            )
+        keys += [item.value for item in field.value if isinstance(item.value, str)]
+    return keys
+
+
+def without_bcc(block: bytes) -> bytes:
+    """BCC is removed before anyone can see it."""
+    if b"BCC" not in block:
+        return block
+    properties = decode_properties(block)
+    if not properties.headers or "BCC" not in properties.headers:
+        return block
+    headers = {name: field for name, field in properties.headers.items() if name != "BCC"}
+    return encode_properties(properties._replace(headers=headers or None))

@@ -1,0 +1,426 @@
+"""
+Declaring, binding, deleting: what changes the topology, written to the directory.
+
+A declare is answered when the own table has it, a bind after the barrier: from then on every
+gateway routes by it. A name that is not found is looked up once more at the directory's head.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from protocols import clock
+from protocols.amqp import replies
+from protocols.amqp.addresses import AMQ_TOPIC, filters_of
+from protocols.amqp.arguments import (
+    QUEUE_ARGUMENTS,
+    check_queue_arguments,
+    policy_of,
+    require_same_arguments,
+    require_same_flag,
+    require_same_text,
+)
+from protocols.amqp.fields import encode_table
+from protocols.amqp.matching import TYPES
+from protocols.amqp.methods import ExchangeDeclare, QueueDeclare
+from protocols.amqp.replies import FROM_CODE, AmqpFault
+from protocols.amqp.topology import (
+    PREDECLARED,
+    BindingRecord,
+    Exchange,
+    ExchangeRecord,
+    Queue,
+    QueueRecord,
+    ReaderRecord,
+    Topology,
+    binding_key,
+    record_key,
+)
+from protocols.canonical import QueueKind, QueueRef, QueueStat
+from protocols.errors import Refused
+from protocols.pipeline import Put, Record, Services, Subscription
+
+NAME_BYTES: Final = 16
+"""Randomness of a server-named queue: 22 characters of base64."""
+
+
+def fault_of(refused: Refused) -> AmqpFault:
+    """A refusal of the gateway in AMQP's words."""
+    code = FROM_CODE.get(refused.code, replies.RESOURCE_ERROR)
+    return AmqpFault(code, f"{refused.subject}: {refused.hint}")
+
+
+class Operations:
+    """On behalf of all connections of one adapter."""
+
+    def __init__(self, services: Services, topology: Topology) -> None:
+        self.services = services
+        self.topology = topology
+
+    # ── lookups ─────────────────────────────────────────────────────────────────────────
+
+    async def queue(self, vhost: str, name: str, connection: str) -> Queue:
+        """A queue that this connection may use. Raises AmqpFault 404 or 405."""
+        found = self.topology.queues.get((vhost, name))
+        if found is None:
+            await self._catch_up()
+            found = self.topology.queues.get((vhost, name))
+        if found is None:
+            raise AmqpFault(replies.NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
+        if found.record.exclusive and found.record.owner != connection:
+            raise _locked(vhost, name)
+        return found
+
+    async def exchange(self, vhost: str, name: str) -> Exchange:
+        """Raises AmqpFault 404."""
+        found = self.topology.exchanges.get((vhost, name))
+        if found is None:
+            await self._catch_up()
+            found = self.topology.exchanges.get((vhost, name))
+        if found is None:
+            raise AmqpFault(replies.NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")
+        return found
+
+    async def stat(self, queue: Queue) -> QueueStat:
+        """Counts of the queue at its store. Raises AmqpFault 404 in RabbitMQ's words if away."""
+        try:
+            return await self.services.streams.stat_queue(queue.ref, queue.spec)
+        except Refused as refused:
+            record = queue.record
+            raise AmqpFault(
+                replies.NOT_FOUND,
+                f"home node '{record.store}' of durable queue '{record.name}' in vhost "
+                f"'{record.vhost}' is down or inaccessible",
+            ) from refused
+
+    # ── exchanges ───────────────────────────────────────────────────────────────────────
+
+    async def declare_exchange(self, vhost: str, method: ExchangeDeclare) -> None:
+        name = method.exchange
+        if method.passive:
+            await self.exchange(vhost, name)
+            return
+        if method.type not in TYPES:
+            raise AmqpFault(replies.COMMAND_INVALID, f"unknown exchange type '{method.type}'")
+        known = self.topology.exchanges.get((vhost, name))
+        if known is None:
+            _require_own_name("exchange", name)
+            record = ExchangeRecord(
+                vhost=vhost,
+                name=name,
+                type=method.type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=encode_table(method.arguments),
+            )
+            await self._put(record_key(vhost, "exchange", name), record, if_version=0)
+            known = await self.exchange(vhost, name)
+        what = f"exchange '{name}' in vhost '{vhost}'"
+        now = known.record
+        require_same_text(what, "type", method.type, now.type)
+        require_same_flag(what, "durable", method.durable, now.durable)
+        require_same_flag(what, "auto_delete", method.auto_delete, now.auto_delete)
+        require_same_flag(what, "internal", method.internal, now.internal)
+        require_same_arguments(what, method.arguments, known.arguments, ("alternate-exchange",))
+
+    async def delete_exchange(self, vhost: str, name: str, *, if_unused: bool) -> None:
+        """Also its bindings, both ways; an unknown name is fine."""
+        if name in PREDECLARED or name.startswith("amq."):
+            raise AmqpFault(
+                replies.ACCESS_REFUSED,
+                f"exchange name '{name}' contains reserved prefix 'amq.*'"
+                if name
+                else "operation not permitted on the default exchange",
+            )
+        try:
+            exchange = await self.exchange(vhost, name)
+        except AmqpFault:
+            return
+        if if_unused and exchange.bindings:
+            raise AmqpFault(
+                replies.PRECONDITION_FAILED, f"exchange '{name}' in vhost '{vhost}' in use"
+            )
+        inward = self.topology.bindings_to(vhost, name, is_exchange=True)
+        keys = [*exchange.bindings, *map(binding_key, inward)]
+        await self._write(
+            [Put(record_key(vhost, "exchange", name), None), *(Put(key, None) for key in keys)]
+        )
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────
+
+    async def declare_queue(
+        self, vhost: str, method: QueueDeclare, *, connection: str, tenant: str
+    ) -> Queue:
+        """The queue, created if need be; raises AmqpFault 404, 405, 406."""
+        name = method.queue
+        if method.passive:
+            return await self.queue(vhost, name, connection)
+        check_queue_arguments(name, vhost, method.arguments)
+        known = self.topology.queues.get((vhost, name)) if name else None
+        if known is None:
+            if name:
+                _require_own_name("queue", name)
+            else:
+                name = "amq.gen-" + secrets.token_urlsafe(NAME_BYTES)
+            known = await self._create_queue(vhost, name, method, connection, tenant)
+        _require_equal(known, method, connection)
+        return known
+
+    async def _create_queue(
+        self, vhost: str, name: str, method: QueueDeclare, connection: str, tenant: str
+    ) -> Queue:
+        """
+        Create it at a store, then write the record; who loses a race takes the winner's queue.
+
+        The incarnation is drawn before the record has a version: wall time and chance.
+        """
+        incarnation = clock.wall_ms() << 12 | secrets.randbits(12)
+        ref = QueueRef(QueueKind.AMQP, f"{vhost}/{name}", tenant, incarnation)
+        streams = self.services.streams
+        try:
+            ref = await streams.create_queue(ref, policy_of(method.arguments))
+        except Refused as refused:
+            raise fault_of(refused) from refused
+        record = QueueRecord(
+            vhost=vhost,
+            name=name,
+            durable=method.durable and not method.exclusive,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=encode_table(method.arguments),
+            tenant=tenant,
+            incarnation=incarnation,
+            store=ref.store,
+            cluster=ref.cluster,
+            owner=connection if method.exclusive else "",
+        )
+        key = record_key(vhost, "queue", name)
+        if not await self._put(key, record, if_version=0, is_bound=method.exclusive):
+            await streams.delete_queue(ref)
+        known = self.topology.queues.get((vhost, name))
+        if known is None:
+            raise AmqpFault(replies.NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
+        return known
+
+    async def delete_queue(self, queue: Queue) -> int:
+        """
+        Record, bindings and matching rows first, then the queue at its store; ready messages.
+
+        Its consumers learn of it by the record's end, at every gateway.
+        """
+        record = queue.record
+        bindings = self.topology.bindings_to(record.vhost, record.name, is_exchange=False)
+        rows = {
+            row
+            for binding in bindings
+            if binding.source == AMQ_TOPIC
+            for row in _rows(queue, binding)
+        }
+        key = record_key(record.vhost, "queue", record.name)
+        await self._write([Put(key, None), *(Put(binding_key(item), None) for item in bindings)])
+        try:
+            if rows:
+                await self.services.directory.subscribe((), tuple(rows), tenant=record.tenant)
+            stat = await self.services.streams.delete_queue(queue.ref)
+        except Refused:
+            return 0  # its store is away; a queue without a record is dropped when it is found
+        for source in {item.source for item in bindings}:
+            await self._drop_unused_exchange(record.vhost, source)
+        return stat.ready_count
+
+    # ── bindings ────────────────────────────────────────────────────────────────────────
+
+    async def bind_queue(self, queue: Queue, binding: BindingRecord) -> None:
+        """Returns when every gateway routes by it."""
+        _require_no_default(binding.source)
+        exchange = await self.exchange(binding.vhost, binding.source)
+        is_bound = queue.record.exclusive
+        version = await self._put_binding(exchange, binding, is_bound=is_bound)
+        if binding.source == AMQ_TOPIC:
+            rows = _rows(queue, binding)
+            if binding.key and not rows:
+                raise AmqpFault(
+                    replies.NOT_IMPLEMENTED,
+                    f"binding key '{binding.key}' has too many inner '#' for amq.topic",
+                    is_hard=False,
+                )
+            known = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
+            if add := [row for row in rows if row not in known]:
+                version = await self._subscribe(add, (), queue)
+        await self._barrier(version)
+
+    async def unbind_queue(self, queue: Queue, binding: BindingRecord) -> None:
+        _require_no_default(binding.source)
+        await self.exchange(binding.vhost, binding.source)
+        await self._write([Put(binding_key(binding), None)])
+        if binding.source == AMQ_TOPIC:
+            kept = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
+            gone = [row for row in _rows(queue, binding) if row not in kept]
+            await self._subscribe((), gone, queue)
+        await self._drop_unused_exchange(binding.vhost, binding.source)
+
+    async def bind_exchange(self, binding: BindingRecord) -> None:
+        for name in (binding.source, binding.destination):
+            _require_no_default(name)
+            if name == AMQ_TOPIC:
+                raise AmqpFault(
+                    replies.PRECONDITION_FAILED,
+                    "amq.topic is shared with other protocols: bind queues to it, not exchanges",
+                )
+        exchange = await self.exchange(binding.vhost, binding.source)
+        await self.exchange(binding.vhost, binding.destination)
+        await self._barrier(await self._put_binding(exchange, binding, is_bound=False))
+
+    async def unbind_exchange(self, binding: BindingRecord) -> None:
+        for name in (binding.source, binding.destination):
+            _require_no_default(name)
+            await self.exchange(binding.vhost, name)
+        await self._write([Put(binding_key(binding), None)])
+        await self._drop_unused_exchange(binding.vhost, binding.source)
+
+    # ── readers ─────────────────────────────────────────────────────────────────────────
+
+    async def add_reader(self, queue: Queue, *, is_exclusive: bool) -> None:
+        """
+        Tell the other gateways that this one reads the queue: for exclusive consumers, and for
+        queues that are deleted after their last consumer.
+        """
+        vhost, name = queue.record.vhost, queue.record.name
+        gateway = self.services.directory.gateway
+        others = [of for of in self.topology.readers_of(vhost, name) if of.gateway != gateway]
+        if any(of.is_exclusive for of in others) or (is_exclusive and others):
+            raise in_exclusive_use(vhost, name)
+        if is_exclusive or queue.record.auto_delete:
+            record = ReaderRecord(
+                vhost=vhost, queue=name, gateway=gateway, is_exclusive=is_exclusive
+            )
+            await self._put(record_key(vhost, "reader", name, gateway), record, is_bound=True)
+
+    async def remove_reader(self, queue: Queue) -> None:
+        """This gateway's last consumer of it is gone; an auto-delete queue may go with it."""
+        vhost, name = queue.record.vhost, queue.record.name
+        key = record_key(vhost, "reader", name, self.services.directory.gateway)
+        if self.topology.version_of(key):
+            await self._write([Put(key, None)])
+        await self.drop_unused_queue(vhost, name)
+
+    async def drop_unused_queue(self, vhost: str, name: str) -> None:
+        queue = self.topology.queues.get((vhost, name))
+        has_readers = bool(self.topology.readers_of(vhost, name))
+        if queue is not None and queue.record.auto_delete and not has_readers:
+            await self.delete_queue(queue)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _others(self, queue: Queue, binding: BindingRecord) -> list[BindingRecord]:
+        """The queue's further bindings to amq.topic."""
+        record = queue.record
+        all_of_it = self.topology.bindings_to(record.vhost, record.name, is_exchange=False)
+        return [item for item in all_of_it if item.source == AMQ_TOPIC and item != binding]
+
+    async def _drop_unused_exchange(self, vhost: str, name: str) -> None:
+        exchange = self.topology.exchanges.get((vhost, name))
+        if exchange is not None and exchange.record.auto_delete and not exchange.bindings:
+            await self.delete_exchange(vhost, name, if_unused=False)
+
+    async def _put_binding(
+        self, exchange: Exchange, binding: BindingRecord, *, is_bound: bool
+    ) -> int:
+        key = binding_key(binding)
+        if key not in exchange.bindings:
+            await self._put(key, binding, is_bound=is_bound)
+        return self.topology.version_of(key)
+
+    async def _put(
+        self,
+        key: str,
+        value: msgspec.Struct,
+        *,
+        if_version: int | None = None,
+        is_bound: bool = False,
+    ) -> bool:
+        data = msgspec.msgpack.encode(value)
+        (is_ours,) = await self._write([Put(key, data, if_version, is_bound)])
+        return is_ours
+
+    async def _write(self, puts: Sequence[Put]) -> list[bool]:
+        try:
+            results = await self.services.directory.put(puts)
+        except Refused as refused:
+            raise fault_of(refused) from refused
+        # the watcher has told the topology already, or this does: either way it is known now
+        records: list[Record] = [result.record for result in results]
+        self.topology.apply(records)
+        return [result.is_ours for result in results]
+
+    async def _subscribe(
+        self, add: Sequence[Subscription], remove: Sequence[Subscription], queue: Queue
+    ) -> int:
+        record = queue.record
+        try:
+            return await self.services.directory.subscribe(
+                tuple(add), tuple(remove), tenant=record.tenant, is_bound=record.exclusive
+            )
+        except Refused as refused:
+            raise fault_of(refused) from refused
+
+    async def _barrier(self, version: int) -> None:
+        try:
+            await self.services.directory.barrier(version)
+        except Refused as refused:
+            raise fault_of(refused) from refused
+
+    async def _catch_up(self) -> None:
+        try:
+            await self.services.directory.catch_up()
+        except Refused as refused:
+            raise fault_of(refused) from refused
+
+
+def _rows(queue: Queue, binding: BindingRecord) -> list[Subscription]:
+    """Rows of the common matching table that a binding to amq.topic is."""
+    return [
+        Subscription(subject_filter, queue.ref, queue.spec.name)
+        for subject_filter in filters_of(binding.key)
+    ]
+
+
+def _require_own_name(what: str, name: str) -> None:
+    if name.startswith("amq."):
+        raise AmqpFault(
+            replies.ACCESS_REFUSED, f"{what} name '{name}' contains reserved prefix 'amq.*'"
+        )
+
+
+def _require_no_default(exchange: str) -> None:
+    if not exchange:
+        raise AmqpFault(replies.ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+def _require_equal(queue: Queue, method: QueueDeclare, connection: str) -> None:
+    """A redeclaration must mean the same queue (exclusive ones are never durable)."""
+    record = queue.record
+    what = f"queue '{record.name}' in vhost '{record.vhost}'"
+    is_foreign = record.exclusive and record.owner != connection
+    if is_foreign or record.exclusive != method.exclusive:
+        raise _locked(record.vhost, record.name)
+    if not record.exclusive:
+        require_same_flag(what, "durable", method.durable, record.durable)
+    require_same_flag(what, "auto_delete", method.auto_delete, record.auto_delete)
+    require_same_arguments(what, method.arguments, queue.arguments, tuple(QUEUE_ARGUMENTS))
+
+
+def _locked(vhost: str, name: str) -> AmqpFault:
+    return AmqpFault(
+        replies.RESOURCE_LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be "
+        "originally declared on another connection or the exclusive property value does not "
+        "match that of the original declaration.",
+    )
+
+
+def in_exclusive_use(vhost: str, name: str) -> AmqpFault:
+    return AmqpFault(replies.ACCESS_REFUSED, f"queue '{name}' in vhost '{vhost}' in exclusive use")

@@ -1,0 +1,76 @@
+"""One AMQP listener's part of ``gateway.yaml``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocols.driver import split_bind
+from protocols.errors import ConfigError
+
+
+class TlsSettings(BaseModel):
+    """TLS of the listener."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    cert: str
+    """Certificate chain, PEM."""
+
+    key: str
+    """Private key, PEM."""
+
+    client_ca: str | None = None
+    """Authorities whose client certificates are asked for and required."""
+
+
+class AmqpSettings(BaseModel):
+    """Keys of an AMQP listener, and of ``amqp:`` for all of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    protocol: str = "amqp"
+    bind: str = "127.0.0.1:5672"
+    """``host:port``; port 0: any."""
+
+    enabled: bool = True
+    tls: TlsSettings | None = None
+    tenant: str = "from_vhost"
+    """``from_vhost``: a virtual host is the tenant of its name, ``/`` the one without a name; or
+    a fixed tenant for all."""
+
+    advertise: str = ""
+    websocket: bool = False
+    path: str = ""
+    vhosts: tuple[str, ...] = ("/",)
+    """Virtual hosts that exist; others are refused with 530."""
+
+    heartbeat_s: int = Field(default=60, ge=0, le=65_535)
+    """Heartbeat interval offered to clients, who may choose another; 0: none."""
+
+    message_bytes_max: int = Field(default=4_000_000, ge=1024, le=4_194_304)
+    """Largest body; a store keeps 4 MiB at most."""
+
+    def tenant_of(self, vhost: str) -> str:
+        """Whose names the clients of this virtual host see."""
+        if self.tenant and self.tenant != "from_vhost":
+            return self.tenant
+        return vhost.strip("/")
+
+
+def read_settings(name: str, section: Mapping[str, Any]) -> AmqpSettings:
+    """The settings of listener *name*. Raises ConfigError with every mistake."""
+    try:
+        settings = AmqpSettings.model_validate(dict(section))
+        split_bind(settings.bind)
+    except ValidationError as error:
+        raise ConfigError(
+            [
+                f"listeners.{name}.{'.'.join(str(part) for part in problem['loc'])}: "
+                f"{problem['msg']}"
+                for problem in error.errors()
+            ]
+        ) from error
+    except ValueError as error:
+        raise ConfigError([f"listeners.{name}.bind: {error}"]) from error
+    return settings
