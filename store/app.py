@@ -18,7 +18,7 @@ from protocols.tasks import Tasks
 from store.answers import EngineConfig
 from store.committer import Committer, LazyDisk
 from store.config import StoreConfig
-from store.disk import RealDisk
+from store.disk import Disk, RealDisk
 from store.engine import Engine
 from store.handlers.context import Context
 from store.handlers.presence import Presences
@@ -48,9 +48,12 @@ class Store:
     Args:
         config: the ``store:`` block.
         auth: the cluster's credential; without one the store binds to loopback only.
+        disk: another disk than the folder ``config.data`` (tests of faults).
     """
 
-    def __init__(self, config: StoreConfig, *, auth: ClusterAuth | None = None) -> None:
+    def __init__(
+        self, config: StoreConfig, *, auth: ClusterAuth | None = None, disk: Disk | None = None
+    ) -> None:
         self.config = config
         self._auth = auth
         self._secret = auth.read_secret().decode() if auth is not None else ""
@@ -60,8 +63,10 @@ class Store:
             )
         self._tasks = Tasks("store")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
-        self._disk = RealDisk(str(config.data))
-        self._writer_disk = LazyDisk(str(config.data)) if config.flush == "async" else self._disk
+        self._disk: Disk = disk or RealDisk(str(config.data))
+        self._writer_disk: Disk = self._disk
+        if config.flush == "async" and disk is None:
+            self._writer_disk = LazyDisk(str(config.data))
         self._engine: Engine | None = None
         self._server: StoreServer | None = None
         self._listener: RemotingServer | None = None
