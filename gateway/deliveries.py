@@ -79,10 +79,12 @@ class Streams:
         links = self._links(call, spec)
         stream = LogicalStream(spec, sink, self._tasks, forget=self._forget)
         stream.total = credit
+        # What was in flight comes first, from all stores: nothing new before that.
+        initial = 0 if spec.is_inherited else credit
         results = await asyncio.gather(
             *(
                 stream.open_part(link, credit=share)
-                for link, share in zip(links, _shares(credit, len(links)), strict=True)
+                for link, share in zip(links, _shares(initial, len(links)), strict=True)
             ),
             return_exceptions=True,
         )
