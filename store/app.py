@@ -138,7 +138,7 @@ class Store:
         """Nothing of a store changes while it runs; its topics and groups do, by request."""
 
     def ready_line(self) -> str:
-        return f"store {self.config.name} remoting={self.bound_address}"
+        return f"store {self.config.name} store={self.bound_address}"
 
     # ── for others ──────────────────────────────────────────────────────────────────────
 
