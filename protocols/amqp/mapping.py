@@ -46,8 +46,14 @@ ESCAPED_PREFIX: Final = "TG_UE_"
 BASE64_PREFIX: Final = "base64:"
 """Correlation data that is no plain text (MQTT)."""
 
-CLOUDEVENTS_PREFIX: Final = "cloudEvents:"
-"""Headers of a CloudEvent (CloudEvents AMQP protocol binding 1.0.2, section 3.1.3)."""
+CLOUDEVENTS_PREFIX: Final = "ce-"
+"""Headers of a CloudEvent, as Knative's RabbitMQ broker and HTTP binary mode write them."""
+
+CLOUDEVENTS_PREFIXES: Final = (CLOUDEVENTS_PREFIX, "cloudEvents:", "cloudEvents_")
+"""Read too: the prefixes of the CloudEvents AMQP binding 1.0.2, section 3.1.3."""
+
+MQTT_TAG: Final = "mqtt_proxy"
+"""Tag of everything that came by MQTT: no news to anyone."""
 
 RAW_BYTES_MAX: Final = 12_288
 """A property block up to this is 16 KiB of base64; all properties have 32,767 bytes."""
@@ -227,10 +233,11 @@ def _text_of(field: Field) -> str | None:
 
 
 def _stored_pair(name: str, value: str) -> tuple[str, str]:
-    if name.startswith(CLOUDEVENTS_PREFIX) and _is_storable(name) and _is_storable(value):
-        return "CE_" + name[len(CLOUDEVENTS_PREFIX) :], value
     if not _is_storable(name) or not _is_storable(value):
         return ESCAPED_PREFIX + quote(name, safe=""), "=" + quote(value, safe="")
+    for prefix in CLOUDEVENTS_PREFIXES:
+        if name.startswith(prefix):
+            return "CE_" + name[len(prefix) :], value
     return (USER_PREFIX + name if _is_reserved(name) else name), value
 
 
@@ -324,7 +331,7 @@ def _header(name: str, value: str) -> tuple[str, str] | None:
     if name.startswith("CE_"):
         return CLOUDEVENTS_PREFIX + name[3:], value
     if name in ("TAGS", "KEYS"):
-        return name, value
+        return (name, value) if value != MQTT_TAG else None
     return None if _is_reserved(name) else (name, value)
 
 
