@@ -6,6 +6,7 @@ the cluster client an in-memory transport; everything after that is the same cod
 """
 
 import logging
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,14 @@ class LocalParts:
         self.store: Store | None = None
         self.name_server: NameServer | None = None
         self._auth = auth
+
+    @property
+    def instance(self) -> str:
+        """
+        Who this process is to the directory. Only one process can hold the data folder, so one
+        that comes back after a crash need not wait for the end of its own old lease.
+        """
+        return f"local:{socket.gethostname()}:{self.store_config.data.absolute()}"
 
     async def start(self) -> None:
         """Name server first, then the store, registered with it."""
@@ -304,6 +313,7 @@ class Gateway:
             self._pipeline,
             cluster=config.directory.cluster,
             store=config.directory.store,
+            instance=self._local.instance if self._local is not None else "",
         )
         self._streams = Streams(self._clusters, self._pipeline)
         topics = GatewayTopics(self._clusters, self._pipeline)
@@ -407,6 +417,9 @@ class Gateway:
             for name, cluster in self._clusters.items()
             if not cluster.up_links()
         ]
+        store = self._local.store if self._local is not None else None
+        if store is not None and not store.is_healthy:
+            reasons.append("the store cannot write")
         if self._services is None:
             reasons.append("starting")
         return reasons

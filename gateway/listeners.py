@@ -46,6 +46,7 @@ class Listeners:
         self._doors: dict[str, _Door] = {}
         self._sections: dict[str, Section] = {}
         self._ports: dict[str, str] = {}
+        self._errors: dict[str, BaseException] = {}
         self._opened = asyncio.Event()
 
     def opened(self, name: str, host: str, port: int) -> None:
@@ -111,12 +112,18 @@ class Listeners:
             if task.done() and name not in self.addresses:
                 bind = self._sections[name].get("bind")
                 self._doors.pop(name)
-                error = None if task.cancelled() else task.exception()
+                error = self._errors.pop(name, None)
+                if error is None and not task.cancelled():
+                    error = task.exception()
                 raise CannotListen(f"listener {name} cannot listen on {bind}: {error}")
 
     async def _serve(self, name: str, adapter: ProtocolAdapter, services: Services) -> None:
         try:
             await adapter.serve(services)
+        except OSError as error:
+            if name in self.addresses:
+                raise
+            self._errors[name] = error  # a port in use: whoever opens it reports it
         finally:
             self.addresses.pop(name, None)
 
