@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
@@ -19,7 +20,7 @@ from store.answers import EngineConfig
 from store.committer import Committer, LazyDisk
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
-from store.engine import Engine
+from store.engine import Engine, PrepareSegment
 from store.handlers.context import Context
 from store.handlers.presence import Presences
 from store.handlers.streams import Streams
@@ -31,9 +32,14 @@ from store.server import StoreServer
 
 logger = logging.getLogger("tidegate.store")
 
+T = TypeVar("T")
+
 LOOPBACK = ("127.", "::1", "localhost")
 HOUSEKEEPING_S = 0.2
 """How often the background thread is asked whether it has a segment or a snapshot to make."""
+
+RETRY_S = 1.0
+"""Pause after background work that the disk refused."""
 
 DRAIN_STEP_S = 0.001
 
@@ -204,18 +210,27 @@ class Store:
 
     async def _keep_house(self, engine: Engine) -> None:
         """Make segments ahead of need and write snapshots, in the background thread."""
-        loop = asyncio.get_running_loop()
+        segment: PrepareSegment | None = None
         while True:
-            segment = engine.segment_wanted()
-            if segment is not None:
-                while not await loop.run_in_executor(self._background, segment.execute, self._disk):
-                    pass
-                engine.segment_prepared(segment)
-            snapshot = engine.snapshot_due(clock.read())
-            if snapshot is not None:
-                await loop.run_in_executor(self._background, snapshot.execute, self._disk)
-                engine.snapshot_written(snapshot)
+            try:
+                segment = segment or engine.segment_wanted()
+                if segment is not None:
+                    while not await self._in_background(segment.execute):
+                        pass
+                    engine.segment_prepared(segment)
+                    segment = None
+                snapshot = engine.snapshot_due(clock.read())
+                if snapshot is not None:
+                    await self._in_background(snapshot.execute)
+                    engine.snapshot_written(snapshot)
+            except OSError as error:  # a full disk: sends are refused already; try again
+                logger.error("background work on the disk failed: %s", error)
+                await asyncio.sleep(RETRY_S)
             await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _in_background(self, execute: Callable[[Disk], T]) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._background, execute, self._disk)
 
     async def _settle(self, engine: Engine) -> None:
         """The closing block and everything before it become durable; then the last snapshot."""
@@ -230,8 +245,7 @@ class Store:
             None if committer.has_failed else engine.snapshot_due(clock.read(), is_forced=True)
         )
         if snapshot is not None:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._background, snapshot.execute, self._disk)
+            await self._in_background(snapshot.execute)
 
     async def _drain(self, engine: Engine, committer: Committer) -> None:
         """Until all that the engine has built is durable, or the disk has failed."""
