@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
 from gateway.checks import has_users
 from gateway.clients import ClientTable
@@ -161,18 +161,19 @@ def local_parts(loaded: Loaded, *, namesrv: tuple[str, ...], data: Path) -> Loca
     return LocalParts(store, own, auth=loaded.config.cluster_auth)
 
 
-def full_schema() -> dict[str, Any]:
-    """JSON Schema of the whole file, the other daemons' blocks included."""
+def other_models() -> dict[str, type[BaseModel]]:
+    """The blocks that the other daemons check, for schema and manual."""
     from namesrv.config import NamesrvConfig
     from store.config import StoreConfig
 
-    whole = create_model(
-        "Tidegate",
-        __base__=GatewayConfig,
-        store=(StoreConfig, StoreConfig()),
-        namesrv=(NamesrvConfig, NamesrvConfig()),
-        spark=(dict[str, Any], {}),
-    )
+    return {"store": StoreConfig, "namesrv": NamesrvConfig}
+
+
+def full_schema() -> dict[str, Any]:
+    """JSON Schema of the whole file, the other daemons' blocks included."""
+    blocks: dict[str, Any] = {name: (model, model()) for name, model in other_models().items()}
+    blocks["spark"] = (dict[str, Any], {})
+    whole = create_model("Tidegate", __base__=GatewayConfig, **blocks)
     schema = whole.model_json_schema()
     # What the file may leave out of a listener is filled in by its name.
     listener = schema["$defs"]["ListenerConfig"]

@@ -211,6 +211,8 @@ class GatewayConfig(ConfigModel):
     """The whole file, as the gateway sees it."""
 
     version: Literal[1] = 1
+    """Of this schema."""
+
     zone: str = ""
     """Availability zone of this process."""
 
@@ -221,14 +223,26 @@ class GatewayConfig(ConfigModel):
     """Further files of the same schema."""
 
     directory: DirectoryConfig = DirectoryConfig()
+    """Where sessions, subscriptions, queues and leases are kept."""
+
     cluster_auth: ClusterAuth | None = None
     """What store, name server and gateway show one another."""
 
     clusters: dict[str, ClusterConfig] = {}
+    """Broker clusters by name; absent: one named `default` at 127.0.0.1:9876 or `--namesrvAddr`."""
+
     listeners: dict[str, ListenerConfig] = {}
+    """Open doors by name; the default ones are there without an entry."""
+
     routes: tuple[RouteConfig, ...] = ()
+    """Where messages go; the first match decides. Absent: all to the first cluster."""
+
     tests: tuple[RuleTestConfig, ...] = ()
+    """Requests and what must come of them, checked before every start and reload."""
+
     users: tuple[UserConfig, ...] = ()
+    """Who may log in; the first one turns anonymous access off everywhere."""
+
     authenticators: Annotated[
         tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
     ] = ()
@@ -238,12 +252,25 @@ class GatewayConfig(ConfigModel):
     """Absent: every authenticated identity may do everything."""
 
     throttle: tuple[ThrottleConfig, ...] = ()
+    """Token buckets; all that match apply."""
+
     limits: LimitsConfig = LimitsConfig()
+    """Bounds of the gateway as a whole."""
+
     mqtt: MqttConfig = MqttConfig()
+    """Of all MQTT listeners."""
+
     amqp: ProtocolSection = ProtocolSection()
+    """Of all AMQP listeners; keys in protocols/amqp/README.md."""
+
     cloudevents: ProtocolSection = ProtocolSection()
+    """Of all CloudEvents listeners; keys in protocols/cloudevents/README.md."""
+
     grpc: ProtocolSection = ProtocolSection()
+    """Of all gRPC listeners; keys in protocols/grpc/README.md."""
+
     remoting: ProtocolSection = ProtocolSection()
+    """Of all remoting listeners; keys in protocols/remoting/README.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Example configurations; README.md here is generated from the configuration classes."""

@@ -1,0 +1,103 @@
+"""
+The page conf/README.md, made from the configuration classes.
+
+``python -m gateway.manual`` prints it; a test compares it with what is checked in.
+"""
+
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from gateway.config import DEFAULT_LISTENERS, GatewayConfig
+
+INTRODUCTION = """\
+# Configuration
+
+One schema for all daemons; each reads its own blocks of the same file and leaves the others
+alone. Blocks may live in several files joined by `include:`. `${VAR}` and `${VAR:-default}` are
+filled in from the environment. Durations are written `200ms`, `5s`, `10m`; counts `50k`; sizes
+`64KiB`; rates `20/s`, `64KiB/s`. On the command line `--set dotted.key=value` overrides anything.
+
+    tidegate config validate FILE      every mistake at once, with file:line:column, and the tests
+    tidegate config schema             JSON Schema, for editors
+    tidegate config show --effective   with defaults, includes and settings applied
+    tidegate config diff OLD NEW       as they are understood
+    tidegate explain …                 why a request is allowed and where it goes
+
+The files here are examples that pass `config validate`. This page is generated from the
+configuration classes: `python -m gateway.manual > conf/README.md`.
+"""
+
+
+def manual(models: dict[str, type[BaseModel]]) -> str:
+    """The whole page; *models* are the blocks of other daemons by name."""
+    lines = [INTRODUCTION, "## The file", ""]
+    lines += _table(GatewayConfig)
+    lines += ["", "Default listeners: " + ", ".join(_default_listeners()) + ".", ""]
+    seen: set[type[BaseModel]] = set()
+    for name, info in GatewayConfig.model_fields.items():
+        for model in _models(info.annotation):
+            lines += _section(name, model, seen)
+    for name, model in models.items():
+        lines += _section(name, model, seen)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(name: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
+    if model in seen:
+        return
+    seen.add(model)
+    if not model.model_fields:
+        return
+    yield f"## `{name}`"
+    yield ""
+    if model.__doc__:
+        yield " ".join(model.__doc__.split()).replace("``", "`")
+        yield ""
+    yield from _table(model)
+    yield ""
+    for field, info in model.model_fields.items():
+        for inner in _models(info.annotation):
+            yield from _section(f"{name}.{field}", inner, seen)
+
+
+def _table(model: type[BaseModel]) -> Iterator[str]:
+    yield "| key | default | meaning |"
+    yield "| --- | --- | --- |"
+    for name, info in model.model_fields.items():
+        text = " ".join((info.description or "").split()).replace("``", "`").replace("|", "\\|")
+        yield f"| `{info.alias or name}` | {_default(info)} | {text} |"
+
+
+def _default(info: Any) -> str:
+    if info.is_required():
+        return "required"
+    value = info.default if info.default is not PydanticUndefined else info.default_factory()
+    if isinstance(value, BaseModel) or value in (None, "", (), {}):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _default_listeners() -> Iterator[str]:
+    for name, (protocol, bind) in DEFAULT_LISTENERS.items():
+        yield f"`{name}` ({protocol}, {bind})"
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.GenericAlias | types.UnionType) or typing.get_origin(
+        annotation
+    ):
+        return [found for part in typing.get_args(annotation) for found in _models(part)]
+    return []
+
+
+if __name__ == "__main__":
+    from gateway.app import other_models
+
+    print(manual(other_models()), end="")
