@@ -71,8 +71,8 @@ def _message(stored: StoredMessage, topic: str, reasons: Properties) -> Message:
         (name, value) for name, value in stored.property_pairs() if name not in OF_MESSAGE
     )
     origin = (
-        ("DLQ_ORIGIN_TOPIC", stored.topic),
-        ("DLQ_ORIGIN_MESSAGE_ID", stored.message_id),
+        ("TG_ORIGIN_TOPIC", stored.topic),
+        ("TG_ORIGIN_ID", stored.message_id),
     )
     # no light queue gets it: dead letters have no address that filters match
     head = Head(subject=topic, topic=topic, tag=stored.properties.get("TAGS", ""), queues=())

@@ -25,6 +25,12 @@ STORED_PRIORITY: Final = "TG_PRIORITY"
 DELIVER_AT: Final = "TIMER_DELIVER_MS"
 TRANSACTION: Final = "TRAN_MSG"
 
+ORIGINS: Final = (
+    ("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
+    ("TG_ORIGIN_TOPIC", "TG_ORIGIN_ID"),
+)
+"""Where a dead letter came from: as Apache brokers write it, and as gateways do."""
+
 COMPRESSED_FLAG: Final = 0x1
 """sysFlag: the body is compressed; bits 8 to 10 name how (0, 3: zlib)."""
 COMPRESSION_MASK: Final = 0x700
@@ -168,9 +174,10 @@ def _optional_out(system: v2.SystemProperties, properties: dict[str, str]) -> No
         system.priority = int(priority)
     if (deliver := properties.get(DELIVER_AT, "")).isdigit():
         system.delivery_timestamp.CopyFrom(timestamp_of(int(deliver)))
-    if origin := properties.get("DLQ_ORIGIN_TOPIC"):
-        system.dead_letter_queue.topic = origin
-        system.dead_letter_queue.message_id = properties.get("DLQ_ORIGIN_MESSAGE_ID", "")
+    for topic_name, id_name in ORIGINS:
+        if origin := properties.get(topic_name):
+            system.dead_letter_queue.topic = origin
+            system.dead_letter_queue.message_id = properties.get(id_name, "")
 
 
 def public_topic(stored: StoredMessage) -> str:

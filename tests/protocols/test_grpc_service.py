@@ -297,7 +297,7 @@ async def test_forward_to_dead_letter_topic(
     assert answer.status.code == Code.OK
     dead = services.broker.log[-1].message
     assert (dead.topic, dead.body) == ("%DLQ%workers", b"poison")
-    assert dead.properties["DLQ_ORIGIN_TOPIC"] == "orders"
+    assert dead.properties["TG_ORIGIN_TOPIC"] == "orders"
     assert not services.broker.groups["rmq/workers/orders"].in_flight
 
 

@@ -1,0 +1,107 @@
+"""
+What aiohttp leaves open: silent sockets, and a traceback for every malformed request.
+
+``Guard`` stands between the socket and aiohttp's own protocol object and hands everything on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.canonical import Call
+
+QUIET_ERRORS: Final = ("BadHttpMessage", "BadStatusLine", "LineTooLong", "InvalidHeader")
+
+
+@dataclass(slots=True, kw_only=True)
+class Door:
+    """What we know of one connection."""
+
+    peer: str
+    close: Callable[[], None]
+    is_awake: bool = False
+    """A whole request head has come."""
+
+    call: Call | None = None
+    """Of its last request, kept so that decisions cached on it count."""
+
+    credentials: tuple[str, str] = ("", "")
+    """The headers that *call* was made from."""
+
+    left: Callable[[], None] | None = None
+    """Takes it off the list of clients."""
+
+
+Doors = dict[asyncio.BaseTransport, Door]
+"""Open connections by transport."""
+
+
+class Guard(asyncio.Protocol):
+    """One connection: closed unless its first request head is whole in time."""
+
+    def __init__(
+        self,
+        inner: asyncio.Protocol,
+        doors: Doors,
+        handshake_s_max: float,
+    ) -> None:
+        self._inner = inner
+        self._doors = doors
+        self._handshake_s_max = handshake_s_max
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        name = transport.get_extra_info("peername")
+        peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+        self._doors[transport] = Door(peer=peer, close=transport.close)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._handshake_s_max, self._silent)
+        self._inner.connection_made(transport)
+
+    def _silent(self) -> None:
+        transport = self._transport
+        door = self._doors.get(transport) if transport is not None else None
+        if transport is not None and door is not None and not door.is_awake:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            door = self._doors.pop(self._transport, None)
+            if door is not None and door.left is not None:
+                door.left()
+        self._inner.connection_lost(exc)
+
+
+class NoTracebacks(logging.Filter):
+    """Malformed requests are the peer's fault: counted, not logged with a traceback."""
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        super().__init__()
+        self._count = count
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if error is None or not names.intersection(QUIET_ERRORS):
+            return True
+        self._count()
+        return False
