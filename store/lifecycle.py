@@ -96,7 +96,8 @@ class Lifecycle:
         block_count, covered = 0, tail.segments[0].base
         rotten_bytes = 0
         for segment in tail.segments:
-            data = read_segment(core.disk, segment, is_last=segment is tail.segments[-1])
+            is_last = segment is tail.segments[-1]
+            data = read_segment(core.disk, core.config, segment, is_last=is_last)
             for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):
                 if block.position >= tail.end:
                     break

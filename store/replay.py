@@ -6,16 +6,32 @@ the records (store page, rule 5).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from store.answers import TopicConfig
 from store.groups.deliveries import Deliveries
 from store.index.queues import Queue
-from store.log.format import BLOCK, Entry, EntryFlag, Kind
+from store.log.format import (
+    BLOCK,
+    ENTRY,
+    M32,
+    PAIR,
+    Entry,
+    EntryFlag,
+    Kind,
+    crc32,
+    decode_entries,
+)
 from store.log.recovery import ScannedBlock
 from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
 from store.parts import Parts
 from store.sending import retained_change
+
+_unpack: Final = ENTRY.unpack_from
+_unpack_pair: Final = PAIR.unpack_from
+_SPECIAL: Final = int(
+    EntryFlag.HAS_EXPIRES | EntryFlag.HAS_ONCE | EntryFlag.HAS_TARGET | EntryFlag.SETS_RETAINED
+)
 
 Handler = Callable[[memoryview, ScannedBlock], None]
 
@@ -83,33 +99,71 @@ class Replay:
         self.epoch = max(self.epoch, header.epoch)
         self.sequence = max(self.sequence, header.sequence)
         self._core.newest_ms[block.segment.number] = header.store_ms
-        at = block.position + BLOCK.size + header.table_bytes
-        for entry in block.entries():
-            record = block.record(at, entry) if is_new else None
-            if is_new and record is None:
-                self.rotten_count += 1
-            elif entry.kind in (Kind.MESSAGE, Kind.INDEX):
-                self._index(at, entry, record, header.store_ms)
-            elif record is not None:
-                self._handlers[Kind(entry.kind)](record, block)
-            at += entry.length
+        self._feed_records(block, is_new=is_new)
         if is_new:
             self._parts.frames.apply_block(header, block.position)
         self.record_count += header.record_count
+
+    def _feed_records(self, block: ScannedBlock, *, is_new: bool) -> None:
+        """One pass over table and records: this loop is what a restart waits for."""
+        data, nonce = block.data, block.segment.nonce
+        numbered = self._core.queues.by_number
+        entries = self._core.entries
+        message = int(Kind.MESSAGE)
+        ordinal = entries.end
+        columns = (entries.positions, entries.lengths, entries.crcs, entries.tags, entries.orders)
+        add_position, add_length, add_crc, add_tag, add_order = [one.append for one in columns]
+        add_flags = entries.flags.append
+        at, position = BLOCK.size, block.records_at
+        for _ in range(block.header.record_count):
+            size, kind, _, flags, pairs, length, crc, tag, order, number, offset = _unpack(data, at)
+            start = position - block.position
+            if is_new and crc32(data[start : start + length], (nonce + position) & M32) != crc:
+                self.rotten_count += 1
+            elif kind == message and not flags & _SPECIAL:
+                add_position(position)
+                add_length(length)
+                add_crc(crc)
+                add_tag(tag)
+                add_order(order)
+                add_flags(flags)
+                queue = numbered.get(number)
+                if queue is not None:
+                    queue.put(offset, ordinal)
+                for index in range(pairs):
+                    number, offset = _unpack_pair(data, at + ENTRY.size + PAIR.size * index)
+                    queue = numbered.get(number)
+                    if queue is not None:
+                        queue.put(offset, ordinal)
+                ordinal += 1
+            else:
+                (entry,) = decode_entries(data, at, 1)
+                record = data[start : start + length] if is_new else None
+                self._feed_special(position, entry, record, block)
+                ordinal = entries.end
+            at += size
+            position += length
+
+    def _feed_special(
+        self, at: int, entry: Entry, record: memoryview | None, block: ScannedBlock
+    ) -> None:
+        """State records, and messages with more to them than a place in queues."""
+        if entry.kind in (Kind.MESSAGE, Kind.INDEX):
+            self._index(at, entry, record, block.header.store_ms)
+        elif record is not None:
+            self._handlers[Kind(entry.kind)](record, block)
 
     def _index(self, at: int, entry: Entry, record: memoryview | None, store_ms: int) -> None:
         entries, queues = self._core.entries, self._core.queues
         ordinal = entries.add(
             at, entry.length, entry.crc, entry.tag_hash, entry.order_hash, entry.flags
         )
-        queue = queues.get(entry.queue) if entry.queue else None
-        if queue is not None:
-            queue.put(entry.offset, ordinal)
-        pairs = entry.pairs
-        for index in range(0, len(pairs), 2):
-            light = queues.get(pairs[index])
-            if light is not None:
-                light.put(pairs[index + 1], ordinal)
+        places = [(entry.queue, entry.offset)] if entry.queue else []
+        pairs = iter(entry.pairs)
+        for number, offset in [*places, *zip(pairs, pairs, strict=True)]:
+            queue = queues.get(number)
+            if queue is not None:
+                queue.put(offset, ordinal)
         if entry.target >= 0:
             entries.targets[ordinal] = entry.target
         if entry.expires_at_ms:

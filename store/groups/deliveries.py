@@ -15,7 +15,7 @@ from protocols.remoting.private import AckAction, AckItem, MarkItem
 from store.answers import Granted
 from store.core import Core
 from store.groups.group import GrantBatch, Group, GroupRead
-from store.groups.selection import Wanted, select_fresh, select_returned
+from store.groups.selection import Wanted, select_fresh, select_returned, tags_by_ordinal
 from store.groups.table import GroupTable
 from store.log.format import Kind
 from store.log.state import (
@@ -136,10 +136,11 @@ class Deliveries:
                 for at, o in zip(positions, ordinals, strict=True)
             ]
         out: list[Granted] = []
+        found = {} if single is not None else tags_by_ordinal(group, ordinals)
         for at, ordinal in zip(positions, ordinals, strict=True):
             packet_id, stage = group.marks.get(at, (0, 0))
             bits = flags[ordinal - base] & _GRANTED_FLAGS if ordinal >= base else 0
-            tags = single or group.tags_of(ordinal)
+            tags = single or found.get(ordinal, ())
             record = targets.get(ordinal, at)
             attempt = group.attempt_of(at)
             out.append(Granted(at, grant, attempt, bits, record, tags, packet_id, stage))

@@ -176,11 +176,6 @@ class Group:
         for read in list(self.reads.values()):
             self.forget_read(read)
 
-    def tags_of(self, ordinal: int) -> tuple[int, ...]:
-        """Which queues of the read set hold this entry."""
-        tags = [read.tag for read in self.reads.values() if read.covers(ordinal)]
-        return tuple(sorted(set(tags)))
-
     # ── grants ──────────────────────────────────────────────────────────────────────────
 
     def granted(self, batch: GrantBatch, ordinals: Sequence[int]) -> None:

@@ -179,3 +179,25 @@ def _is_void(group: Group, ordinal: int, wanted: Wanted, entries: Entries) -> bo
     """Expired: nobody should get it."""
     expires_at_ms = entries.expires.get(ordinal, 0) if entries.expires else 0
     return 0 < expires_at_ms <= wanted.wall_ms
+
+
+def tags_by_ordinal(group: Group, ordinals: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Ordinal → tags of the queues that hold it, ascending; one slice per queue if it can be."""
+    if not ordinals:
+        return {}
+    low, high = min(ordinals), max(ordinals) + 1
+    found: dict[int, list[int]] = {ordinal: [] for ordinal in ordinals}
+    for read in group.reads.values():
+        queue = read.queue
+        start = max(queue.offset_from(low), read.begin_at, queue.first)
+        stop = queue.offset_from(high)
+        if 0 <= read.stop_at < stop:
+            stop = read.stop_at
+        if stop - start > 4 * len(ordinals):  # returned entries, far apart
+            members = [ordinal for ordinal in ordinals if read.covers(ordinal)]
+        else:
+            members = list(dict.fromkeys(queue.entries[start - queue.first : stop - queue.first]))
+        for ordinal in members:
+            if ordinal in found:
+                found[ordinal].append(read.tag)
+    return {ordinal: tuple(sorted(set(tags))) for ordinal, tags in found.items()}

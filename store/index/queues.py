@@ -7,7 +7,7 @@ A queue's number is bound by a record of the log: to (topic, queue id), or to th
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class Queue:
 
     def put(self, offset: int, ordinal: int) -> None:
         """An entry found in the log, at the offset stored with it."""
+        if offset == self.next and self.entries:
+            self.entries.append(ordinal)
+            self.next = offset + 1
+            return
         if not self.entries:
             self.first = self.next = offset
         if offset < self.next:
@@ -102,6 +106,8 @@ class QueueTable:
         self._by_key: dict[bytes, Queue] = {}
         self._by_topic: dict[tuple[str, int], Queue] = {}
         self.next_number = 1
+        self.version = 0
+        """Rises when a queue goes: who remembers queues looks again."""
 
     def add_light(self, number: int, key: bytes, name: str, policy: dict[str, int | str]) -> Queue:
         """Bind *number*; a queue that has the key already keeps its number and entries."""
@@ -124,6 +130,7 @@ class QueueTable:
         return queue
 
     def drop(self, queue: Queue) -> None:
+        self.version += 1
         self._by_number.pop(queue.number, None)
         self._by_key.pop(queue.key, None)
         if queue.topic:
@@ -131,6 +138,11 @@ class QueueTable:
 
     def get(self, number: int) -> Queue | None:
         return self._by_number.get(number)
+
+    @property
+    def by_number(self) -> Mapping[int, Queue]:
+        """For the scan, which looks up one or more per message."""
+        return self._by_number
 
     def find(self, key: bytes) -> Queue | None:
         return self._by_key.get(key)
@@ -143,6 +155,3 @@ class QueueTable:
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_number.values())
-
-    def get_many(self, numbers: Iterable[int]) -> list[Queue]:
-        return [queue for number in numbers if (queue := self._by_number.get(number)) is not None]

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from os import urandom
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store.answers import EngineConfig
 from store.disk import Disk
@@ -35,6 +35,9 @@ from store.log.format import (
 from store.log.segments import SUFFIX, UNFINISHED_SUFFIX, Segment
 
 _log = logging.getLogger("store.log")
+
+CRC_IN_ENTRY: Final = 12
+"""Index of the CRC in an entry: size, kind, 0, flags, pairs and length come before it."""
 
 
 class ScannedBlock(NamedTuple):
@@ -148,10 +151,26 @@ def _find_magic(data: memoryview, start: int) -> int:
     return raw.find(BLOCK_MAGIC_BYTES, start)
 
 
-def read_segment(disk: Disk, segment: Segment, *, is_last: bool) -> memoryview:
-    """The file up to its last block."""
-    size = disk.size(segment.name) if is_last else segment.file_offset(segment.end)
-    return memoryview(disk.read(segment.name, 0, size))
+PIECE_BYTES: Final = 1 << 20
+_NOTHING: Final = bytes(PIECE_BYTES)
+
+
+def read_segment(
+    disk: Disk, config: EngineConfig, segment: Segment, *, is_last: bool
+) -> memoryview:
+    """The file up to its last block; of the last one, up to where only zeros follow."""
+    if not is_last:
+        return memoryview(disk.read(segment.name, 0, segment.file_offset(segment.end)))
+    pieces: list[bytes] = []
+    used = 0
+    size = disk.size(segment.name)
+    for offset in range(0, size, PIECE_BYTES):
+        piece = disk.read(segment.name, offset, min(PIECE_BYTES, size - offset))
+        is_empty = piece == _NOTHING
+        pieces.append(_NOTHING if is_empty else piece)
+        used = used if is_empty else len(pieces)
+    spare = config.block_bytes_max // PIECE_BYTES + 1  # a block may end in zeros
+    return memoryview(b"".join(pieces[: used + spare]))
 
 
 def find_tail(
@@ -159,11 +178,12 @@ def find_tail(
 ) -> tuple[Tail, memoryview]:
     """Where the log ends, by the last segment; *known* is the newest snapshot's position."""
     last = segments[-1]
-    data = read_segment(disk, last, is_last=True)
+    data = read_segment(disk, config, last, is_last=True)
     blocks = list(scan(data, last, last.base, 0, config.block_bytes_max))
     known = max([known, last.base, *[block.header.confirmed for block in blocks]])
-    end, sequence, epoch, was_clean = last.base, 0, 0, False
+    end, sequence, epoch = last.base, 0, 0
     rewrite_from = -1
+    final: ScannedBlock | None = None
     for block in blocks:
         if block.position != end and end >= known:
             break  # a gap above what is known: torn
@@ -172,7 +192,8 @@ def find_tail(
                 break
             rewrite_from = block.position if rewrite_from < 0 else rewrite_from
         end, sequence, epoch = block.end, block.header.sequence, block.header.epoch
-        was_clean = any(entry.kind == Kind.CLOSE for entry in block.entries())
+        final = block
+    was_clean = final is not None and Kind.CLOSE in [entry.kind for entry in final.entries()]
     written = len(bytes(data[last.file_offset(end) :]).rstrip(b"\x00"))
     was_clean = was_clean and written == 0
     scanned_end, end = end, max(end, known)  # positions that were confirmed are never used twice
@@ -244,7 +265,3 @@ def _resealed(block: ScannedBlock, segment: Segment) -> bytes:
     head, _ = encode_block_head(segment.nonce, block.position, block.header, table)
     out[: BLOCK.size] = head
     return bytes(out)
-
-
-CRC_IN_ENTRY = 12
-"""Index of the CRC in an entry: size, kind, 0, flags, pairs and length come before it."""
