@@ -50,6 +50,7 @@ class Consumer:
         self.is_cancelled = False
         self._is_started = False
         self._owed = 0
+        self._last_acked: ReceiptHandle | None = None
         self._early: list[Delivery] = []
         self._head = DELIVER + short_string(tag)
 
@@ -108,11 +109,29 @@ class Consumer:
         if stream is None:
             return
         if is_acked:
+            self._last_acked = handles[-1]
             stream.ack(handles)
         else:
             stream.release(handles)
         if not self.is_cancelled:
             stream.allow(self.allowed)
+
+    async def close(self) -> None:
+        """
+        End the stream; what the client still holds returns to its place.
+
+        Acks of a stream are not awaited, so the last one is asked for again (acks are idempotent
+        and keep their order): what was acked must be done before the stream gives back the rest.
+        """
+        stream, self.stream = self.stream, None
+        if stream is None:
+            return
+        last, self._last_acked = self._last_acked, None
+        try:
+            if last is not None:
+                await self.work.session.services.pipeline.ack(self.work.session.call, [last])
+        finally:
+            await stream.close()
 
     def pay_owed(self) -> None:
         """The channel has room again: allow what went back unseen to come once more."""
@@ -130,6 +149,7 @@ class Consumer:
 
     def _settle(self, done: list[ReceiptHandle]) -> None:
         assert self.stream is not None
+        self._last_acked = done[-1]
         self.stream.ack(done)
         if self.work.is_peer_slow:
             self.work.when_drained(self.resume)

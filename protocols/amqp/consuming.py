@@ -126,9 +126,8 @@ async def end_consumer(work: "ChannelWork", consumer: Consumer) -> None:
     consumer.is_cancelled = True
     if consumer.unsettled_count and work.is_open:
         work.ending.add(consumer)
-    elif consumer.stream is not None:
-        stream, consumer.stream = consumer.stream, None
-        await stream.close()
+    else:
+        await consumer.close()
     await work.session.registry.leave(consumer)
 
 

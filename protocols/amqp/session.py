@@ -324,9 +324,7 @@ class Session:
 
     def close_stream(self, consumer: Consumer) -> None:
         """In the background: what it still held returns."""
-        stream, consumer.stream = consumer.stream, None
-        if stream is not None:
-            self.start(stream.close(), f"close {consumer.tag}")
+        self.start(consumer.close(), f"close {consumer.tag}")
 
     def settle_popped(
         self, channel: ChannelWork, handles: list[ReceiptHandle], *, is_acked: bool
