@@ -25,10 +25,12 @@ def open_session(app_name: str, master: str | None = None) -> SparkSession:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", 10_000)
         .config("spark.python.worker.faulthandler.enabled", "true")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
     )
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else the machine's name counts
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
                 "spark.driver.host", "127.0.0.1"
             )

@@ -49,7 +49,7 @@ def gateway(apache: ApacheCluster, tmp_path_factory: pytest.TempPathFactory) -> 
         daemons.store(namesrv, "store.cluster=beside", name="broker-d")
         config = folder / "gateway.yaml"
         config.write_text(CONFIG.format(apache=apache.namesrv, beside=namesrv.addresses["namesrv"]))
-        yield daemons.gateway(namesrv, arguments=("-c", str(config)))
+        yield daemons.gateway("", arguments=("-c", str(config)))
 
 
 def publish(port: int, topic: str, bodies: list[bytes]) -> None:

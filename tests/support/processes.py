@@ -226,11 +226,11 @@ class Daemons:
         name: str = "gw-1",
         arguments: Sequence[str] = (),
     ) -> Daemon:
+        """*namesrv* "": the configuration in *arguments* names its clusters."""
         address = namesrv if isinstance(namesrv, str) else namesrv.addresses["namesrv"]
         return self.start(
             "gateway",
-            "--namesrvAddr",
-            address,
+            *(("--namesrvAddr", address) if address else ()),
             *arguments,
             *_sets(f"name={name}", *any_ports(), *settings),
             name=name,
