@@ -175,6 +175,7 @@ class DirectoryClient:
             )
             return
         self._link = link
+        self._presence.directory = link.connection.name
         self._found.set()
 
     async def _run(self) -> None:

@@ -96,6 +96,7 @@ class LogicalStream:
         self._parts: dict[tuple[str, str], Part] = {}
         self._is_over = False
         self._resumed = asyncio.Event()
+        self._are_parts_open = False
         self._balance_timer: asyncio.TimerHandle | None = None
         self._balance_s = BALANCE_S_MIN
         self._turn = 0
@@ -161,13 +162,20 @@ class LogicalStream:
             self._check_resumed()
 
     async def resumed(self) -> None:
-        """Wait until what was in flight has been handed to the sink. Raises TimeoutError."""
+        """
+        Wait until what was in flight has been handed to the sink; all parts are opened by now.
+
+        Raises TimeoutError.
+        """
+        self._are_parts_open = True
         self._check_resumed()
         async with asyncio.timeout(RESUME_S_MAX):
             await self._resumed.wait()
 
     def _check_resumed(self) -> None:
-        if all(part.count >= part.resuming_count for part in self._parts.values()):
+        if self._are_parts_open and all(
+            [part.count >= part.resuming_count for part in self._parts.values()]
+        ):
             self._resumed.set()
 
     # ── StreamPort ──────────────────────────────────────────────────────────────────────

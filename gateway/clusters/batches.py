@@ -75,7 +75,7 @@ class Copy:
 
         self.template = template
         self.order_hash = order_hash
-        self.flags = head.qos | (ItemFlag.RETAIN if head.retain else 0)
+        self.flags = head.qos | (int(ItemFlag.RETAIN) if head.retain else 0)
         self.is_only = True
         """The message is on no other store: until it is in a frame it may be routed again."""
 

@@ -195,7 +195,8 @@ class StoreConnection:
             except Refused as error:
                 if error.code != Code.HA_NOT_AVAILABLE or not client.is_open:
                     raise
-            if is_control and self.hello is not None and self.hello.is_directory_store:
+                self._presence.suspect()
+            if is_control and self._keeps_the_directory:
                 await self._renew(epoch)
             if self._presence.renewed_at == tried_with:
                 await self._first_of(self._ended, timeout_s=LEASE_WAIT_S)
@@ -223,15 +224,18 @@ class StoreConnection:
         )
         answer = await self.request(PrivateCode.RENEW, body, timeout_s=BEAT_ANSWER_S_MAX)
         renewed = unpacked(answer, Renewed, self.name)
-        is_directory = self.hello is not None and self.hello.is_directory_store
-        if renewed.is_live:
-            if is_directory:
+        if self._keeps_the_directory:
+            if renewed.is_live:
                 self._presence.renewed(epoch, sent_at)
-        elif is_directory:
-            if epoch == self._presence.epoch:
+            elif epoch == self._presence.epoch:
                 self._presence.ended()
-        else:
+        elif not renewed.is_live and self.hello is not None and not self.hello.is_directory_store:
             self.reset("the store had not heard of us for too long")
+
+    @property
+    def _keeps_the_directory(self) -> bool:
+        """This store judges our lease (another that also could has no say)."""
+        return self._presence.directory == self.name
 
     async def _first_of(self, *events: asyncio.Event, timeout_s: float | None = None) -> None:
         """Wait until one of *events* is set, or the time is over."""

@@ -28,6 +28,9 @@ from protocols.remoting.private import (
 from protocols.remoting.records import encode_properties
 
 FRAMES_IN_FLIGHT_MAX: Final = 2
+HAS_ONCE_KEY: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: enum arithmetic costs 0.5 µs
+RETAIN: Final = int(ItemFlag.RETAIN)
+CLEARS_RETAINED: Final = int(ItemFlag.CLEARS_RETAINED)
 PENDING_COUNT_HIGH: Final = 16_384
 """Messages waiting for a frame above which publishers are to stop (and half of it: go on)."""
 
@@ -217,9 +220,9 @@ class FrameSender:
                 break  # ``_drop_unfit`` answers it
             if message.once_key:
                 once_key = once_hash(message.once_key)
-                flags |= ItemFlag.HAS_ONCE_KEY
-            if not body and flags & ItemFlag.RETAIN:
-                flags |= ItemFlag.CLEARS_RETAINED
+                flags |= HAS_ONCE_KEY
+            if not body and flags & RETAIN:
+                flags |= CLEARS_RETAINED
             size += length
             items.append(pack(length, set_index, flags, order, message.expires_at_ms, once_key))
         return size - before

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from gateway.clusters.batches import Run
+from gateway.clusters.batches import Run, known_code
 from protocols.canonical import (
     Delivery,
     GroupSpec,
@@ -209,6 +209,9 @@ CODES: Mapping[int, Code] = {
 
 
 def refusal_of(answer: RemotingCommand, subject: str) -> Refused:
-    """The refusal that a response with a code other than success is."""
+    """The refusal that a response with a code other than success is; our stores tell ours."""
     code = CODES.get(answer.code, Code.INTERNAL_SERVER_ERROR)
+    told = answer.fields.get("code", "")
+    if told.isdecimal():
+        code = known_code(int(told))
     return Refused(code, subject, answer.remark or f"response code {answer.code}")

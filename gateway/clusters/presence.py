@@ -15,6 +15,9 @@ class GatewayPresence:
         self.epoch = 0
         """From the directory store; 0: not joined."""
 
+        self.directory = ""
+        """``cluster/broker`` of the store that grants the lease."""
+
         self.applied = 0
         """Highest directory version this gateway has applied; reported with each renewal."""
 
