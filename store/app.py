@@ -238,8 +238,9 @@ class Store:
         assert server is not None
         assert committer is not None
         server.stop()
-        engine.close(clock.read())
-        await self._drain(engine, committer)
+        if not committer.has_failed:
+            engine.close(clock.read())
+            await self._drain(engine, committer)
         await committer.close()
         snapshot = (
             None if committer.has_failed else engine.snapshot_due(clock.read(), is_forced=True)

@@ -107,6 +107,8 @@ class StoreServer:
             return
         now = clock.read()
         self._paused.discard(connection)
+        if not self.counters.is_healthy:
+            return
         self.context.streams.connection_lost(connection, now)
         if connection.presence is not None:
             self.context.presences.leave(connection.presence, connection, now.monotonic)
@@ -180,15 +182,19 @@ class StoreServer:
             if connection.is_open:
                 self.counters.frames += 1
                 self._handle(connection, command)
-        now = clock.read()
+        if self.counters.is_healthy:
+            self._let_time_pass(clock.read())
+        if self._sends:
+            self.tick_soon()
+
+    def _let_time_pass(self, now: clock.Now) -> None:
+        """Everything but requests; after a failed write nothing of it may happen any more."""
         due = self.context.engine.tick(now)
         self._end_presences(now)
         has_more = self._serve(now)
         self._commit()
         self._balance()
         self._arm(due, SLOW_RETRY_S if has_more else TIMER_S_MAX, now)
-        if self._sends:
-            self.tick_soon()
 
     def _serve(self, now: clock.Now) -> bool:
         """Wake and serve until nothing new has become visible; True: more is due later."""
@@ -225,6 +231,9 @@ class StoreServer:
         """The disk failed: nothing that is not durable is ever acknowledged."""
         self.counters.is_healthy = False
         self.context.engine.fail(error)
+        for connection in self._paused:
+            connection.peer.resume()
+        self._paused.clear()
 
     def _end_presences(self, now: clock.Now) -> None:
         for presence in self.context.presences.take_ended(now.monotonic):

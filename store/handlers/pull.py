@@ -146,6 +146,8 @@ def _offset_reset(
 
 def _commit(context: Context, header: PullHeader) -> None:
     """The offset that rides along with a pull (flag 1)."""
+    if not context.counters.is_healthy:
+        return
     if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
         key = (header.group, header.topic, header.queue_id)
         known = context.engine.query_offset(*key)

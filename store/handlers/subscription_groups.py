@@ -36,6 +36,8 @@ def use_group(context: Context, name: str, now: Now) -> bodies.GroupConfig:
     wait for the client's next refresh.
     """
     config = group_config(context, name)
+    if not context.counters.is_healthy:  # reads go on after the disk has failed
+        return config or bodies.GroupConfig(group_name=name)
     if config is None:
         check_group_name(name)
         config = bodies.GroupConfig(group_name=name)

@@ -20,6 +20,7 @@ from store.config import StoreConfig
 
 T = TypeVar("T")
 WAIT_S = 5.0
+POLL_S = 0.005
 
 
 def store_config(folder: Path, **changes: Any) -> StoreConfig:
@@ -32,6 +33,15 @@ def store_config(folder: Path, **changes: Any) -> StoreConfig:
         "limits": {"disk_free_bytes_min": 0, "log_bytes_max": 64 << 20},
     }
     return StoreConfig(**(settings | changes))
+
+
+async def eventually(is_so: Callable[[], bool], what: str) -> None:
+    """Wait until something that sends no event has come about."""
+    for _ in range(int(WAIT_S * 6 / POLL_S)):
+        if is_so():
+            return
+        await asyncio.sleep(POLL_S)
+    raise AssertionError(f"not within {WAIT_S * 6} s: {what}")
 
 
 @asynccontextmanager
