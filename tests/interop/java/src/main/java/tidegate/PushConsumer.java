@@ -13,9 +13,18 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * Consumes --topic until --count messages were accepted. With --reject n the first n deliveries
- * are printed and refused (RECONSUME_LATER with delay level 1). Prints "ready" when it has queues.
+ * are printed and refused (RECONSUME_LATER with delay level 1); with --stall none is ever done.
  */
 public final class PushConsumer {
+    /** Keeps its message, as a consumer that hangs does. */
+    private static void stall() {
+        try {
+            Thread.sleep(Long.MAX_VALUE);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         Options options = new Options(arguments);
         DefaultMQPushConsumer consumer =
@@ -42,6 +51,9 @@ public final class PushConsumer {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 for (MessageExt message : messages) {
                     Options.print(message);
+                    if (options.values.containsKey("stall")) {
+                        stall();
+                    }
                     synchronized (reject) {
                         if (reject[0] > 0) {
                             reject[0]--;
@@ -57,9 +69,8 @@ public final class PushConsumer {
         consumer.start();
         System.out.println("ready");
         boolean isDone = left.await(options.number("timeout-ms", 40_000), TimeUnit.MILLISECONDS);
-        if (isDone && options.values.containsKey("linger-ms")) {
-            Thread.sleep(options.number("linger-ms", 0));
-        }
+        // The client takes note of a listener's answer after it returned: give it time for that.
+        Thread.sleep(options.number("linger-ms", 300));
         consumer.shutdown();
         System.exit(isDone ? 0 : 1);
     }

@@ -1,0 +1,252 @@
+"""
+One client of one consumer group: its pulls become pops, its commits acks.
+
+Push consumers in clustering mode share a group at the stores (``rmq/<group>/<topic>``) with
+the members that speak gRPC. Broadcasting, pull and orderly consumers (who lock their queues)
+read by offset instead, exactly.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.canonical import (
+    Call,
+    GroupSpec,
+    InvisibleTimeChange,
+    PopRequest,
+    ReceiptHandle,
+)
+from protocols.errors import Code, GatewayError, Refused
+from protocols.pipeline import Services
+from protocols.remoting.bodies import ConsumerData, SubscriptionData
+from protocols.remoting.headers import PullHeader
+from protocols.remoting.holdings import Held, Holdings, Queue
+from protocols.remoting.mapping import (
+    group_spec,
+    is_retry_topic,
+    parse_tags,
+    qualified,
+    start_of,
+)
+from protocols.remoting.settings import RemotingSettings
+from protocols.tasks import Tasks
+
+logger = logging.getLogger("tidegate.remoting")
+
+RETURNED_MAX: Final = 1024
+"""Deliveries that wait for the retry topic; beyond it no more are popped."""
+
+POP_COUNT_MAX: Final = 256
+
+
+class Consumer:
+    """State of one (connection, group)."""
+
+    def __init__(
+        self,
+        group: str,
+        data: ConsumerData,
+        call: Call,
+        services: Services,
+        settings: RemotingSettings,
+        tasks: Tasks,
+    ) -> None:
+        self.group = group
+        self.data = data
+        self.holdings = Holdings()
+        self.locked: set[Queue] = set()
+        self.is_closed = False
+        self._call = call
+        self._services = services
+        self._settings = settings
+        self._tasks = tasks
+        self._specs: dict[str, GroupSpec] = {}
+        self._came_back = asyncio.Event()
+        self._settling = asyncio.Lock()
+        self._to_ack: list[Held] = []
+        self._is_acking = False
+
+    # ── what it subscribes to ───────────────────────────────────────────────────────────
+
+    @property
+    def is_shared(self) -> bool:
+        """Push consumers in clustering mode share by pop."""
+        return (
+            self.data.consume_type == "CONSUME_PASSIVELY"
+            and self.data.message_model == "CLUSTERING"
+        )
+
+    def subscription(self, topic: str) -> SubscriptionData | None:
+        for item in self.data.subscription_data_set:
+            if item.topic == topic:
+                return item
+        return None
+
+    def reads_by_offset(self, queue: Queue) -> bool:
+        return not self.is_shared or queue in self.locked
+
+    async def spec(self, topic: str) -> GroupSpec:
+        """Raises Refused: no such topic, not allowed."""
+        spec = self._specs.get(topic)
+        if spec is not None:
+            return spec
+        call = self._call
+        if not self._services.permission.is_allowed(
+            call, "consume", subject=topic, topic=topic, group=self.group
+        ):
+            raise Refused(Code.FORBIDDEN, topic, "the ACL does not allow this consumer")
+        info = await self._services.topics.find(qualified(call.tenant, topic))
+        if info is None:
+            raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")
+        spec = self._specs[topic] = group_spec(
+            call.tenant,
+            self.group,
+            info,
+            attempts_max=self._settings.attempts_max,
+            start=start_of(self.data, self._settings.new_groups),
+        )
+        return spec
+
+    async def open(self) -> None:
+        """Fix where the group starts on every topic that is there. Raises Refused."""
+        if not self.is_shared:
+            return
+        for item in self.data.subscription_data_set:
+            if is_retry_topic(item.topic):
+                continue
+            try:
+                spec = await self.spec(item.topic)
+            except Refused as error:
+                if error.code == Code.TOPIC_NOT_FOUND:
+                    continue  # it comes into being later; opened by the first pull then
+                raise
+            await self._services.streams.open_group(self._call, spec)
+
+    # ── pull ────────────────────────────────────────────────────────────────────────────
+
+    async def pop(self, queue: Queue, header: PullHeader, wait_ms: int) -> list[bytes]:
+        """
+        Records for a pull of *queue*; may be none after *wait_ms*, or when all that came goes
+        to the retry topic. Raises Refused.
+        """
+        holdings = self.holdings
+        if holdings.count >= self._settings.held_max or holdings.returned_count >= RETURNED_MAX:
+            await asyncio.sleep(min(wait_ms, 1000) / 1000)  # its own pace: commits make room
+            return []
+        deliveries = await self._services.pipeline.pop(
+            self._call,
+            PopRequest(
+                group=await self.spec(queue.topic),
+                count=max(1, min(header.count_max, POP_COUNT_MAX)),
+                invisible_ms=self._settings.invisible_ms,
+                wait_ms=wait_ms,
+                queue_id=queue.queue_id,
+                broker=queue.broker,
+                tags=self._tags(queue.topic, header),
+            ),
+        )
+        if self.is_closed:
+            await self.give_back([delivery.handle for delivery in deliveries])
+            return []
+        records = holdings.take_in(queue, deliveries)
+        if len(records) < len(deliveries):
+            self._came_back.set()
+        return records
+
+    async def pop_returned(self, queue: Queue, header: PullHeader, wait_ms: int) -> list[bytes]:
+        """Records for a pull of a retry queue: what came back to this client."""
+        if not self.holdings.returned_count and wait_ms:
+            self._came_back.clear()
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._came_back.wait()
+            except TimeoutError:
+                return []
+        return self.holdings.take_returned(queue, header.queue_offset, header.count_max)
+
+    def _tags(self, topic: str, header: PullHeader) -> tuple[str, ...]:
+        known = self.subscription(topic)
+        kind, expression = header.expression_type, header.subscription
+        if known is not None and not expression:
+            kind, expression = known.expression_type, known.sub_string
+        if kind not in ("", "TAG"):
+            raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, topic, "only TAG filters are supported")
+        return parse_tags(expression)
+
+    # ── ack, send back, renew ───────────────────────────────────────────────────────────
+
+    def commit(self, queue: Queue, offset: int) -> None:
+        """Everything held of *queue* below *offset* is done."""
+        self._to_ack += self.holdings.commit(queue, offset)
+        if self._to_ack and not self._is_acking:
+            self._is_acking = True
+            self._tasks.start(self._ack(), name=f"ack {self.group}")
+
+    async def _ack(self) -> None:
+        try:
+            while self._to_ack:
+                async with self._settling:  # a renewal may be changing the same handles
+                    held, self._to_ack = self._to_ack, []
+                    await self._services.pipeline.ack(self._call, [item.handle for item in held])
+        except GatewayError as error:
+            logger.info("ack of %s: %s", self.group, error)
+        finally:
+            self._is_acking = False
+
+    async def send_back(self, held: Held, delay_ms: int) -> None:
+        """Not consumed: visible to the group again after *delay_ms*. Raises Refused."""
+        held.is_settled = True
+        async with self._settling:
+            (result,) = await self._services.pipeline.change_invisible_time(
+                self._call, [InvisibleTimeChange(held.handle, delay_ms)]
+            )
+        if result.code not in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
+            held.is_settled = False
+            raise Refused(result.code, self.group, result.hint)
+
+    async def settle(self, held: Held) -> None:
+        """Done for good, apart from any commit."""
+        held.is_settled = True
+        async with self._settling:
+            await self._services.pipeline.ack(self._call, [held.handle])
+
+    async def renew(self) -> None:
+        """Keep what the client holds hidden from others."""
+        async with self._settling:
+            held = self.holdings.held()
+            waiting = self.holdings.returned()
+            handles = [item.handle for item in held] + [item.handle for item in waiting]
+            if not handles:
+                return
+            results = await self._services.pipeline.change_invisible_time(
+                self._call,
+                [InvisibleTimeChange(handle, self._settings.invisible_ms) for handle in handles],
+            )
+            for item, result in zip(held, results, strict=False):
+                if result.code == Code.OK and result.handle is not None:
+                    item.handle = result.handle
+                elif result.code == Code.INVALID_RECEIPT_HANDLE:
+                    item.is_settled = True
+            for delivery, result in zip(waiting, results[len(held) :], strict=False):
+                if result.code == Code.OK and result.handle is not None:
+                    self.holdings.renewed(delivery, result.handle)
+
+    async def close(self) -> None:
+        """The client has gone: all it holds goes back to its place."""
+        self.is_closed = True
+        self._came_back.set()
+        async with self._settling:
+            handles = self.holdings.drain()
+        await self.give_back(handles)
+
+    async def give_back(self, handles: Sequence[ReceiptHandle]) -> None:
+        if not handles:
+            return
+        try:
+            await self._services.pipeline.change_invisible_time(
+                self._call, [InvisibleTimeChange(handle, 0) for handle in handles]
+            )
+        except GatewayError as error:
+            logger.info("giving back to %s: %s", self.group, error)

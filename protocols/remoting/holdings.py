@@ -1,0 +1,156 @@
+"""
+What one client of one consumer group holds: popped, not yet acknowledged. Knows no I/O.
+
+A push consumer names what it is done with by *offset*: committing c means that everything
+below c is done. First deliveries keep their real queue and offset. What is delivered again
+would lie below a committed offset, so it is shown in ``%RETRY%group`` instead, in an order of
+this client's own.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocols.canonical import Delivery, ReceiptHandle
+from protocols.remoting.records import OFFSETS, QUEUE_ID_AT, QUEUE_OFFSET_AT
+
+
+class Queue(NamedTuple):
+    """A message queue as the client names it."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+
+class Held:
+    """One delivery in the client's hands."""
+
+    __slots__ = ("handle", "is_settled", "offset", "position", "reconsume_count")
+
+    def __init__(self, delivery: Delivery, offset: int) -> None:
+        self.handle: ReceiptHandle = delivery.handle
+        self.offset = offset
+        self.position = delivery.message.log_position
+        self.reconsume_count = delivery.attempt - 1
+        self.is_settled = False
+        """Given back (send-back) or lost: nothing more to acknowledge."""
+
+
+class Holdings:
+    """Held deliveries by queue and offset, and those that wait for the retry topic."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Queue, deque[Held]] = {}
+        self._by_position: dict[tuple[str, int], Held] = {}
+        self._next: dict[Queue, int] = {}
+        self._returned: deque[Delivery] = deque()
+        self._retry_offset = 0
+        self.count = 0
+
+    def next_offset(self, queue: Queue) -> int:
+        """Where the client goes on; what lies below was delivered or committed."""
+        return self._next.get(queue, 0)
+
+    @property
+    def returned_count(self) -> int:
+        return len(self._returned)
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────
+
+    def take_in(self, queue: Queue, deliveries: Sequence[Delivery]) -> list[bytes]:
+        """
+        Hold what a pop of *queue* brought; the records to answer with.
+
+        Deliveries that are not the first, or lie below what this client has seen of the
+        queue, are put aside for the retry topic.
+        """
+        records: list[bytes] = []
+        for delivery in deliveries:
+            offset = delivery.message.queue_offset
+            if delivery.attempt > 1 or offset < self.next_offset(queue):
+                self._returned.append(delivery)
+                continue
+            self._hold(queue, delivery, offset)
+            records.append(delivery.message.record)
+        self.count += len(deliveries) - len(records)
+        return records
+
+    def take_returned(self, queue: Queue, from_offset: int, count: int) -> list[bytes]:
+        """Hold up to *count* of what came back, as messages of the retry *queue*."""
+        self._retry_offset = max(self._retry_offset, from_offset)
+        records: list[bytes] = []
+        while self._returned and len(records) < count:
+            delivery = self._returned.popleft()
+            self.count -= 1
+            offset = self._retry_offset
+            self._retry_offset += 1
+            self._hold(queue, delivery, offset)
+            record = bytearray(delivery.message.record)
+            position = delivery.message.log_position
+            OFFSETS.pack_into(record, QUEUE_OFFSET_AT, offset, position)
+            record[QUEUE_ID_AT : QUEUE_ID_AT + 4] = queue.queue_id.to_bytes(4, "big")
+            records.append(bytes(record))
+        return records
+
+    def _hold(self, queue: Queue, delivery: Delivery, offset: int) -> None:
+        held = Held(delivery, offset)
+        self._queues.setdefault(queue, deque()).append(held)
+        self._by_position[queue.broker, held.position] = held
+        self._next[queue] = offset + 1
+        self.count += 1
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────
+
+    def commit(self, queue: Queue, offset: int) -> list[Held]:
+        """What *offset* says is done: held below it and not given back."""
+        done: list[Held] = []
+        waiting = self._queues.get(queue)
+        while waiting and waiting[0].offset < offset:
+            held = waiting.popleft()
+            self._forget(queue, held)
+            if not held.is_settled:
+                done.append(held)
+        return done
+
+    def find(self, broker: str, position: int) -> Held | None:
+        """By what a send-back names; None if it is not held (any more)."""
+        held = self._by_position.get((broker, position))
+        return None if held is None or held.is_settled else held
+
+    def held(self) -> list[Held]:
+        """All that must be renewed, but for what waits for the retry topic."""
+        return [
+            held for waiting in self._queues.values() for held in waiting if not held.is_settled
+        ]
+
+    def returned(self) -> list[Delivery]:
+        return list(self._returned)
+
+    def renewed(self, delivery: Delivery, handle: ReceiptHandle) -> None:
+        """What came back has a new handle; it may have been pulled meanwhile."""
+        for index, waiting in enumerate(self._returned):
+            if waiting is delivery:
+                self._returned[index] = delivery._replace(handle=handle)
+                return
+        for items in self._queues.values():
+            for held in items:
+                if held.handle == delivery.handle:
+                    held.handle = handle
+                    return
+
+    def drain(self) -> list[ReceiptHandle]:
+        """Everything, to be given back: the client has gone."""
+        handles = [held.handle for held in self.held()]
+        handles += [delivery.handle for delivery in self._returned]
+        self._queues.clear()
+        self._by_position.clear()
+        self._returned.clear()
+        self.count = 0
+        return handles
+
+    def _forget(self, queue: Queue, held: Held) -> None:
+        self.count -= 1
+        key = (queue.broker, held.position)
+        if self._by_position.get(key) is held:
+            del self._by_position[key]

@@ -1,0 +1,348 @@
+"""Between remoting and the canonical types: codes, sends, filters, groups, routes. Pure."""
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from protocols.canonical import GroupSpec, Head, Message, Read, SendResult, Start
+from protocols.errors import Code, Refused
+from protocols.pipeline import TopicInfo
+from protocols.remoting.bodies import BrokerData, ConsumerData, QueueData, RouteData
+from protocols.remoting.codes import Permission, ResponseCode, SysFlag
+from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic
+from protocols.remoting.headers import SendHeader
+from protocols.remoting.records import decode_properties, encode_host, offset_message_id
+
+DELAY_LEVELS_MS: Final = tuple(
+    seconds * 1000
+    for seconds in (
+        *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540),
+        *(600, 1200, 1800, 3600, 7200),
+    )
+)
+"""``messageDelayLevel``: level 1 is the first."""
+
+RETRY_LEVEL_FIRST: Final = 3
+"""A send-back without a level waits for level 3 + reconsume times (``delayLevel == 0``)."""
+
+RETRY_BROKER: Final = "tidegate-retry"
+"""Broker name under which clients see the queues of ``%RETRY%group``."""
+
+RETRY_QUEUE_COUNT: Final = 16
+"""Queues of ``%RETRY%group``: clients share them out, and each must get one."""
+
+BATCH_COUNT_MAX: Final = 10_000
+_BATCH_HEAD: Final = struct.Struct(">IIIiI")
+_U16: Final = struct.Struct(">H")
+_TRANSACTION: Final = SysFlag.TRANSACTION_ROLLBACK
+_COMPRESSION: Final = 0x700
+_KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | _COMPRESSION
+
+RESPONSE_OF: Final[Mapping[Code, ResponseCode]] = {
+    Code.OK: ResponseCode.SUCCESS,
+    Code.MULTIPLE_RESULTS: ResponseCode.SYSTEM_ERROR,
+    Code.BAD_REQUEST: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_ACCESS_POINT: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_TOPIC: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_CONSUMER_GROUP: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_MESSAGE_TAG: ResponseCode.MESSAGE_ILLEGAL,
+    Code.ILLEGAL_MESSAGE_KEY: ResponseCode.MESSAGE_ILLEGAL,
+    Code.ILLEGAL_MESSAGE_GROUP: ResponseCode.MESSAGE_ILLEGAL,
+    Code.ILLEGAL_MESSAGE_PROPERTY_KEY: ResponseCode.MESSAGE_ILLEGAL,
+    Code.INVALID_TRANSACTION_ID: ResponseCode.TRANSACTION_FAILED,
+    Code.ILLEGAL_MESSAGE_ID: ResponseCode.MESSAGE_ILLEGAL,
+    Code.ILLEGAL_FILTER_EXPRESSION: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Code.ILLEGAL_INVISIBLE_TIME: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_DELIVERY_TIME: ResponseCode.MESSAGE_ILLEGAL,
+    Code.INVALID_RECEIPT_HANDLE: ResponseCode.NO_MESSAGE,
+    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: ResponseCode.MESSAGE_ILLEGAL,
+    Code.UNRECOGNIZED_CLIENT_TYPE: ResponseCode.INVALID_PARAMETER,
+    Code.MESSAGE_CORRUPTED: ResponseCode.MESSAGE_ILLEGAL,
+    Code.CLIENT_ID_REQUIRED: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_POLLING_TIME: ResponseCode.INVALID_PARAMETER,
+    Code.ILLEGAL_OFFSET: ResponseCode.PULL_OFFSET_MOVED,
+    Code.UNAUTHORIZED: ResponseCode.NO_PERMISSION,
+    Code.PAYMENT_REQUIRED: ResponseCode.NO_PERMISSION,
+    Code.FORBIDDEN: ResponseCode.NO_PERMISSION,
+    Code.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
+    Code.MESSAGE_NOT_FOUND: ResponseCode.NO_MESSAGE,
+    Code.TOPIC_NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
+    Code.CONSUMER_GROUP_NOT_FOUND: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Code.OFFSET_NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
+    Code.REQUEST_TIMEOUT: ResponseCode.SYSTEM_BUSY,
+    Code.PAYLOAD_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    Code.MESSAGE_BODY_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    Code.MESSAGE_BODY_EMPTY: ResponseCode.MESSAGE_ILLEGAL,
+    Code.PRECONDITION_FAILED: ResponseCode.SYSTEM_ERROR,
+    Code.TOO_MANY_REQUESTS: ResponseCode.SYSTEM_BUSY,
+    Code.REQUEST_HEADER_FIELDS_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    Code.MESSAGE_PROPERTIES_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    Code.INTERNAL_ERROR: ResponseCode.SYSTEM_ERROR,
+    Code.INTERNAL_SERVER_ERROR: ResponseCode.SYSTEM_ERROR,
+    Code.HA_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Code.NOT_IMPLEMENTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    Code.PROXY_TIMEOUT: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Code.MASTER_PERSISTENCE_TIMEOUT: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Code.SLAVE_PERSISTENCE_TIMEOUT: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Code.UNSUPPORTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    Code.VERSION_UNSUPPORTED: ResponseCode.VERSION_NOT_SUPPORTED,
+    Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    Code.FAILED_TO_CONSUME_MESSAGE: ResponseCode.SYSTEM_ERROR,
+}
+"""How each outcome is told to a Java client; a producer retries 2, 14, 16 and 17 elsewhere."""
+
+
+# ── send ────────────────────────────────────────────────────────────────────────────────
+
+
+class Heads:
+    """Heads of one connection, so that the pipeline decides once for many messages."""
+
+    HEADS_MAX: Final = 1024
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[str, str, str, str, int], Head] = {}
+
+    def get(self, topic: str, tag: str, group: str, broker: str, queue_id: int) -> Head:
+        key = (topic, tag, group, broker, queue_id)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= self.HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[key] = Head(
+                subject=topic,
+                topic=topic,
+                tag=tag,
+                order_key=group,
+                is_fifo=bool(group),
+                broker=broker,
+                message_queue_id=queue_id if broker else -1,
+            )
+        return head
+
+
+def to_messages(
+    header: SendHeader, body: bytes, heads: Heads, *, now_ms: int, body_bytes_max: int
+) -> list[Message]:
+    """The messages of one send (10, 310) or client batch (320). Raises Refused."""
+    if header.sys_flag & _TRANSACTION:
+        raise Refused(Code.NOT_IMPLEMENTED, header.topic, "transactional sends are not kept yet")
+    parts = _split_batch(body) if header.is_batch else [(body, header.properties)]
+    return [_to_message(header, part, text, heads, now_ms, body_bytes_max) for part, text in parts]
+
+
+def _split_batch(body: bytes) -> list[tuple[bytes, str]]:
+    """``i32 total, magic 0, crc 0, flag, i32 n + body, i16 n + properties`` back to back."""
+    parts: list[tuple[bytes, str]] = []
+    at = 0
+    try:
+        while at < len(body):
+            total, _, _, _, size = _BATCH_HEAD.unpack_from(body, at)
+            start = at + _BATCH_HEAD.size
+            (text_size,) = _U16.unpack_from(body, start + size)
+            end = start + size + 2 + text_size
+            if end != at + total or end > len(body) or len(parts) >= BATCH_COUNT_MAX:
+                raise Refused(Code.MESSAGE_CORRUPTED, "batch", f"damaged at byte {at}")
+            text = body[start + size + 2 : end].decode()
+            parts.append((body[start : start + size], text))
+            at = end
+    except (struct.error, UnicodeDecodeError) as error:
+        raise Refused(Code.MESSAGE_CORRUPTED, "batch", str(error)) from error
+    if not parts:
+        raise Refused(Code.MESSAGE_BODY_EMPTY, "batch", "it has no messages")
+    return parts
+
+
+def _to_message(
+    header: SendHeader, body: bytes, text: str, heads: Heads, now_ms: int, body_bytes_max: int
+) -> Message:
+    pairs = decode_properties(text)
+    named = dict(pairs)
+    if named.get("TRAN_MSG") == "true":
+        raise Refused(Code.NOT_IMPLEMENTED, header.topic, "transactional sends are not kept yet")
+    body, sys_flag = plain_body(body, header.sys_flag & _KEPT_FLAGS, body_bytes_max)
+    head = heads.get(
+        header.topic,
+        named.get("TAGS", ""),
+        named.get("__SHARDINGKEY", ""),
+        header.broker,
+        header.queue_id,
+    )
+    return Message(
+        head,
+        body,
+        tuple(pair for pair in pairs if pair[0] not in _TAKEN),
+        message_id=named.get("UNIQ_KEY", ""),
+        keys=named.get("KEYS", ""),
+        deliver_at_ms=_deliver_at_ms(named, now_ms),
+        born_ms=header.born_ms,
+        sys_flag=sys_flag,
+    )
+
+
+_TAKEN: Final = frozenset(
+    (
+        "TAGS",
+        "KEYS",
+        "UNIQ_KEY",
+        "__SHARDINGKEY",
+        "DELAY",
+        "TIMER_DELIVER_MS",
+        "TIMER_DELAY_MS",
+        "TIMER_DELAY_SEC",
+    )
+)
+"""Properties that became fields of the head or the message."""
+
+
+def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
+    """
+    The body unpacked and the flags without the compression, so that every protocol reads it.
+
+    Java producers pack bodies from 4 KiB on with zlib. LZ4 and ZSTD stay as they are: only
+    RocketMQ clients unpack them. Raises Refused.
+    """
+    if not sys_flag & SysFlag.COMPRESSED:
+        if len(body) > bytes_max:
+            raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"at most {bytes_max} bytes")
+        return body, sys_flag
+    if sys_flag & _COMPRESSION not in (0, SysFlag.COMPRESSION_ZLIB):
+        return body, sys_flag
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(body, bytes_max)
+    except zlib.error as error:
+        raise Refused(Code.MESSAGE_CORRUPTED, "body", f"is no zlib stream: {error}") from error
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"at most {bytes_max} bytes")
+    return plain, sys_flag & ~(SysFlag.COMPRESSED | _COMPRESSION)
+
+
+def _deliver_at_ms(named: Mapping[str, str], now_ms: int) -> int:
+    """Delay level, then seconds, ms, absolute time (``ScheduleMessageService``, timers)."""
+    try:
+        if level := int(named.get("DELAY", "0")):
+            return now_ms + delay_ms(level)
+        if "TIMER_DELAY_SEC" in named:
+            return now_ms + 1000 * int(named["TIMER_DELAY_SEC"])
+        if "TIMER_DELAY_MS" in named:
+            return now_ms + int(named["TIMER_DELAY_MS"])
+        at_ms = int(named.get("TIMER_DELIVER_MS", "0"))
+    except ValueError as error:
+        raise Refused(Code.ILLEGAL_DELIVERY_TIME, "delay", str(error)) from error
+    return at_ms if at_ms > now_ms else 0
+
+
+def delay_ms(level: int) -> int:
+    """Of a level; above the last is the last."""
+    return DELAY_LEVELS_MS[min(max(level, 1), len(DELAY_LEVELS_MS)) - 1]
+
+
+def send_back_delay_ms(level: int, reconsume_count: int) -> int:
+    """How long a message that a consumer gave back stays hidden."""
+    return delay_ms(level if level > 0 else RETRY_LEVEL_FIRST + reconsume_count)
+
+
+def send_answer_fields(results: Sequence[SendResult], address: str) -> dict[str, str]:
+    """Of a send that was stored as a whole."""
+    host = encode_host(address)
+    first = results[0]
+    return {
+        "msgId": ",".join([offset_message_id(host, result.log_position) for result in results]),
+        "queueId": str(first.queue_id),
+        "queueOffset": str(first.queue_offset),
+        "transactionId": first.message_id,
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "false",
+    }
+
+
+# ── consume ─────────────────────────────────────────────────────────────────────────────
+
+
+def parse_tags(expression: str) -> tuple[str, ...]:
+    """``A || B`` as tags; ``*`` and an empty text as none, which means all."""
+    tags = tuple(part.strip() for part in expression.split("||"))
+    tags = tuple(dict.fromkeys(tag for tag in tags if tag))
+    return () if "*" in tags else tags
+
+
+def qualified(tenant: str, name: str) -> str:
+    """A topic or group in its tenant's namespace."""
+    return f"{tenant}%{name}" if tenant else name
+
+
+def start_of(consumer: ConsumerData, new_groups: str) -> Start:
+    """Where a group begins that nobody has read with before."""
+    if new_groups != "client":
+        return Start(new_groups)
+    is_last = consumer.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+    return Start.END if is_last else Start.EARLIEST
+
+
+def group_spec(
+    tenant: str, group: str, info: TopicInfo, *, attempts_max: int, start: Start
+) -> GroupSpec:
+    """
+    The group of a consumer group on one topic, the same for every protocol of RocketMQ's.
+
+    A topic whose ``message.type`` is FIFO is read in order of its message groups.
+    """
+    bare = info.name.removeprefix(f"{tenant}%") if tenant else info.name
+    return GroupSpec(
+        name=f"rmq/{qualified(tenant, group)}/{qualified(tenant, bare)}",
+        reads=(Read(topic=bare),),
+        is_fifo=info.message_type == "FIFO",
+        attempts_max=attempts_max,
+        dead_letter_topic=dead_letter_topic(qualified(tenant, group)),
+        start=start,
+        cluster=info.cluster,
+    )
+
+
+# ── routes ──────────────────────────────────────────────────────────────────────────────
+
+
+def route_of(info: TopicInfo, address: str) -> RouteData:
+    """Every broker of the topic under its own name, all at the gateway's *address*."""
+    counts: dict[str, list[int]] = {}
+    permissions: dict[str, int] = {}
+    for broker, queue_id, permission in info.queues:
+        counts.setdefault(broker, []).append(queue_id)
+        permissions[broker] = permission
+    return RouteData(
+        queue_datas=[
+            QueueData(
+                broker_name=broker,
+                read_queue_nums=len(ids),
+                write_queue_nums=len(ids),
+                perm=permissions[broker],
+            )
+            for broker, ids in sorted(counts.items())
+        ],
+        broker_datas=[
+            BrokerData(cluster=info.cluster, broker_name=broker, broker_addrs={0: address})
+            for broker in sorted(counts)
+        ],
+    )
+
+
+def retry_route(address: str) -> RouteData:
+    """
+    Of ``%RETRY%group``: there from the first question, so that retries never wait for a route.
+
+    Messages that came back are read here, each client's own in any of the queues it got.
+    """
+    queue = QueueData(
+        broker_name=RETRY_BROKER,
+        read_queue_nums=RETRY_QUEUE_COUNT,
+        write_queue_nums=RETRY_QUEUE_COUNT,
+        perm=int(Permission.READ | Permission.WRITE),
+    )
+    broker = BrokerData(cluster="", broker_name=RETRY_BROKER, broker_addrs={0: address})
+    return RouteData(queue_datas=[queue], broker_datas=[broker])
+
+
+def is_retry_topic(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)

@@ -1,0 +1,317 @@
+"""
+One connection of a RocketMQ client to the gateway: who it is, and what each request becomes.
+
+Sends are answered from the pipeline's callback, in order and without a task; everything that
+waits (pulls, heartbeats, offsets) runs as a task of its own, because its answers may come in
+any order.
+"""
+
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from protocols import clock
+from protocols.canonical import Call, Head, Identity, Message, SendResults
+from protocols.errors import Code, GatewayError, PeerError, Refused
+from protocols.pipeline import ClientInfo, Credentials
+from protocols.remoting import requests
+from protocols.remoting.codes import RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.consumer import Consumer
+from protocols.remoting.headers import HeaderError, send_header
+from protocols.remoting.host import Host
+from protocols.remoting.mapping import (
+    RESPONSE_OF,
+    Heads,
+    send_answer_fields,
+    to_messages,
+)
+from protocols.remoting.peer import Peer
+from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
+
+logger = logging.getLogger("tidegate.remoting")
+
+SENDS: Final = frozenset(
+    (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+    )
+)
+
+WAITING_MAX: Final = 4096
+"""Requests of one connection that wait for something; more are SYSTEM_BUSY."""
+
+CALLS_MAX: Final = 64
+"""Identities that one connection may sign as; more forget the first."""
+
+
+class Session:
+    """State of one connection."""
+
+    def __init__(self, host: Host, peer: Peer) -> None:
+        self.host = host
+        self.peer = peer
+        self.client_id = ""
+        self.call: Call | None = None
+        """Of the latest identity; requests carry their own."""
+
+        self.consumers: dict[str, Consumer] = {}
+        self.producer_groups: set[str] = set()
+        self._heads = Heads()
+        self._calls: dict[str, Call] = {}
+        self._waiting_count = 0
+        self._backlog: list[RemotingCommand] = []
+        self._is_draining = False
+        self._leave: Callable[[], None] | None = None
+
+    @property
+    def address(self) -> str:
+        """What routes name: as configured, or what the client dialled."""
+        return self.host.settings.advertise or self.peer.local_address
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, commands: Sequence[RemotingCommand]) -> None:
+        """All requests of one read. The first ones of a client, and signed ones, are checked."""
+        call = self.call
+        if call is not None and not self._backlog and self._all_anonymous(commands, call):
+            for command in commands:
+                self._dispatch(command, call)
+            return
+        self._backlog += commands
+        if len(self._backlog) > WAITING_MAX:
+            self.peer.pause()
+        if not self._is_draining:
+            self._is_draining = True
+            self.host.tasks.start(self._drain(), name="authenticate")
+
+    def _all_anonymous(self, commands: Sequence[RemotingCommand], call: Call) -> bool:
+        return call.identity.is_anonymous and not any(
+            [ACCESS_KEY in command.fields for command in commands]
+        )
+
+    async def _drain(self) -> None:
+        """Check one request after the other, so that their order stays."""
+        try:
+            while self._backlog and self.peer.is_open:
+                command = self._backlog[0]
+                call = await self._authenticate(command)
+                self._backlog.pop(0)
+                if call is None:
+                    self._refuse(
+                        command,
+                        Refused(Code.UNAUTHORIZED, "client", "wrong or missing signature"),
+                    )
+                else:
+                    self.call = call
+                    self._dispatch(command, call)
+        finally:
+            self._is_draining = False
+            self._resume()
+
+    async def _authenticate(self, command: RemotingCommand) -> Call | None:
+        """The caller; each signature is checked, because it covers its request."""
+        access_key = command.fields.get(ACCESS_KEY, "")
+        known = self._calls.get(access_key)
+        if known is not None and not access_key:
+            return known
+        identity = await self.host.services.authenticator.authenticate(
+            self._credentials(command, access_key)
+        )
+        if identity is None:
+            return None
+        if known is None or known.identity != identity:
+            known = self._new_call(access_key, identity)
+        return known
+
+    def _credentials(self, command: RemotingCommand, access_key: str) -> Credentials:
+        try:
+            signature = base64.b64decode(command.fields.get(SIGNATURE, ""), validate=True)
+        except binascii.Error:
+            signature = b""
+        return Credentials(
+            protocol="remoting",
+            listener=self.host.listener,
+            user=access_key,
+            password=signature,
+            client_id=self.client_id,
+            peer=self.peer.address,
+            signed=signed_content(command.fields, command.body, version=command.version),
+            digest="hmac-sha1",
+            has_credentials=bool(access_key),
+        )
+
+    def _new_call(self, access_key: str, identity: Identity) -> Call | None:
+        call = Call(
+            protocol="remoting",
+            listener=self.host.listener,
+            identity=identity,
+            tenant=self.host.settings.tenant,
+            client_id=self.client_id,
+            peer=self.peer.address,
+        )
+        if self._leave is None:
+            if self.host.services.admit(call) != Code.OK:
+                self.peer.close()
+                return None
+            info = ClientInfo(
+                "remoting",
+                self.host.listener,
+                self.client_id,
+                identity.name,
+                self.peer.address,
+                clock.wall_ms(),
+            )
+            self._leave = self.host.services.clients.joined(info, self.peer.close)
+        if len(self._calls) >= CALLS_MAX:
+            self._calls.pop(next(iter(self._calls)))
+        self._calls[access_key] = call
+        return call
+
+    def _dispatch(self, command: RemotingCommand, call: Call) -> None:
+        if command.code in SENDS:
+            self._send(command, call)
+            return
+        handler = requests.HANDLERS.get(command.code)
+        if handler is None:
+            self.answer(
+                command,
+                command.answer(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f"request type {command.code} not supported",
+                ),
+            )
+        elif self._waiting_count >= WAITING_MAX:
+            self._refuse(command, Refused(Code.TOO_MANY_REQUESTS, "connection", "too many waits"))
+        else:
+            self._waiting_count += 1
+            self.host.tasks.start(self._run(handler, command, call), name=f"{command.code}")
+
+    async def _run(
+        self,
+        handler: "Callable[[Session, Call, RemotingCommand], Awaitable[RemotingCommand]]",
+        command: RemotingCommand,
+        call: Call,
+    ) -> None:
+        try:
+            answer = await handler(self, call, command)
+        except (HeaderError, PeerError) as error:
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except Refused as error:
+            answer = refusal(command, error)
+        except GatewayError as error:
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        finally:
+            self._waiting_count -= 1
+        self.answer(command, answer)
+
+    def answer(self, command: RemotingCommand, answer: RemotingCommand) -> None:
+        if not command.is_oneway:
+            self.peer.send((answer,))
+
+    def _refuse(self, command: RemotingCommand, error: Refused) -> None:
+        self.answer(command, refusal(command, error))
+
+    # ── send ────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, command: RemotingCommand, call: Call) -> None:
+        settings = self.host.settings
+        try:
+            messages = to_messages(
+                send_header(command),
+                bytes(command.body),
+                self._heads,
+                now_ms=clock.wall_ms(),
+                body_bytes_max=settings.body_bytes_max,
+            )
+        except HeaderError as error:
+            self.answer(command, command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return
+        except Refused as error:
+            self._refuse(command, error)
+            return
+        self._post(command, call, messages, is_first=True)
+
+    def _post(
+        self, command: RemotingCommand, call: Call, messages: list[Message], *, is_first: bool
+    ) -> None:
+        def done(results: SendResults) -> None:
+            if results.is_all_stored:
+                found = [results[index] for index in range(len(results))]
+                fields = send_answer_fields(found, self.address)
+                self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
+                return
+            failed = next(
+                result
+                for result in (results[index] for index in range(len(results)))
+                if result.code != Code.OK
+            )
+            if failed.code == Code.TOPIC_NOT_FOUND and is_first:
+                self.host.tasks.start(self._make_topic(command, call, messages), name="topic")
+                return
+            self._refuse(command, Refused(failed.code, messages[0].head.topic, failed.hint))
+
+        if self.host.services.pipeline.is_congested(call):
+            self.peer.pause()
+            self.host.services.pipeline.when_clear(self._resume)
+        self.host.services.pipeline.post(call, messages, done)
+
+    def _resume(self) -> None:
+        if self.peer.is_open:
+            self.peer.resume()
+
+    async def _make_topic(
+        self, command: RemotingCommand, call: Call, messages: list[Message]
+    ) -> None:
+        """A send to a topic that nobody made: made now if that is allowed, then once more."""
+        topic = messages[0].head.topic
+        try:
+            info = await self.host.topic(call, topic)
+        except Refused as error:
+            self._refuse(command, error)
+            return
+        if info is None:
+            self._refuse(command, Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic"))
+            return
+        # The client took the template's queues, which the new topic may not have.
+        known = {(broker, queue_id) for broker, queue_id, _ in info.queues}
+        again = [
+            message
+            if (message.head.broker, message.head.message_queue_id) in known
+            else message._replace(head=_anywhere(message.head, self._heads))
+            for message in messages
+        ]
+        self._post(command, call, again, is_first=False)
+
+    # ── end ─────────────────────────────────────────────────────────────────────────────
+
+    async def drop_consumer(self, group: str) -> None:
+        """The client consumes for *group* no more."""
+        consumer = self.consumers.pop(group, None)
+        if consumer is None:
+            return
+        await consumer.close()
+        try:
+            await self.host.members.unlock(group, self.client_id, list(consumer.locked))
+            await self.host.members.leave(group, self.client_id)
+        except GatewayError as error:
+            logger.info("leaving group %s: %s", group, error)
+
+    async def close(self) -> None:
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+        for group in list(self.consumers):
+            await self.drop_consumer(group)
+
+
+def refusal(command: RemotingCommand, error: Refused) -> RemotingCommand:
+    """In the protocol's own words."""
+    return command.answer(RESPONSE_OF[error.code], remark=str(error))
+
+
+def _anywhere(head: Head, heads: Heads) -> Head:
+    return heads.get(head.topic, head.tag, head.order_key, "", -1)

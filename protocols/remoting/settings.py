@@ -1,0 +1,90 @@
+"""One remoting listener's part of ``gateway.yaml``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocols.driver import split_bind
+from protocols.errors import ConfigError
+
+
+class TlsSettings(BaseModel):
+    """TLS of the listener."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    cert: Path
+    """Certificate chain, PEM."""
+
+    key: Path
+    """Private key, PEM."""
+
+    client_ca: Path | None = None
+    """Authorities whose client certificates are asked for and required."""
+
+
+class RemotingSettings(BaseModel):
+    """Keys of a RocketMQ remoting listener, and of ``remoting:`` for all of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    protocol: str = "remoting"
+    enabled: bool = True
+    bind: str = "127.0.0.1:8080"
+    """``host:port``; port 0: any."""
+
+    advertise: str = ""
+    """``host:port`` that route answers name; empty: what the client itself dialled."""
+
+    tls: TlsSettings | None = None
+    tenant: str = ""
+    """A fixed tenant for all clients of this listener."""
+
+    websocket: bool = False
+    path: str = ""
+    auto_create_topics: bool = True
+    """A topic nobody made yet is made when a client sends to it or asks for its route."""
+
+    auto_topics_max: int = Field(default=100, ge=0)
+    """Topics one gateway makes this way, at most."""
+
+    new_groups: Literal["client", "earliest", "end"] = "client"
+    """Where a consumer group that the store does not know begins to read; ``client``: as its
+    first consumer asks (consumeFromWhere)."""
+
+    attempts_max: int = Field(default=17, ge=1, le=1000)
+    """Deliveries of one message to a consumer group before it goes to ``%DLQ%<group>``
+    (RocketMQ: retryMaxTimes 16, plus the first)."""
+
+    body_bytes_max: int = Field(default=4 << 20, ge=1024)
+    """Largest message body, in bytes (RocketMQ: maxMessageSize)."""
+
+    invisible_ms: int = Field(default=30_000, ge=5000, le=600_000)
+    """How long messages stay with a push consumer whose gateway is gone; renewed meanwhile."""
+
+    held_max: int = Field(default=8192, ge=64)
+    """Messages that one client of one group may hold unacknowledged."""
+
+    connections_max: int = Field(default=20_000, ge=1)
+    """Open connections of this listener."""
+
+
+def read_settings(name: str, section: Mapping[str, Any]) -> RemotingSettings:
+    """Check one entry of ``listeners:``. Raises ConfigError naming the keys."""
+    where = f"listeners.{name}"
+    try:
+        settings = RemotingSettings.model_validate(dict(section), from_attributes=True)
+        split_bind(settings.bind)
+        if settings.advertise:
+            split_bind(settings.advertise)
+    except ValidationError as error:
+        problems = [
+            f"{where}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            for item in error.errors()
+        ]
+        raise ConfigError(problems) from error
+    except ValueError as error:
+        raise ConfigError([f"{where}: {error}"]) from error
+    return settings
