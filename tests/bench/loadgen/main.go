@@ -1,0 +1,179 @@
+// loadgen: closed-loop MQTT load for the benches; one JSON line a run. Standard library only.
+//
+//	loadgen pub -addr H:P -conns 4 -inflight 256 -size 256 -qos 1 -secs 3
+//	loadgen e2e -addr H:P -pubs 1 -subs 1 -window 512 -size 256 -qos 1 -secs 3
+//
+// A slow generator hides a fast server: gen_cpu_pct says how busy this process was.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	addr, name                         string
+	conns, inflight, size, qos, window int
+	pubs, subs                         int
+	fan                                bool
+	secs, warm                         float64
+}
+
+// phase: 0 warming up, 1 measuring, 2 over.
+var phase atomic.Int32
+
+// latencies of one worker: a sample of at most sampleMax, in nanoseconds.
+const sampleMax = 1 << 16
+
+type latencies struct {
+	seen    int
+	samples []int64
+}
+
+func (l *latencies) add(ns int64) {
+	l.seen++
+	if len(l.samples) < sampleMax {
+		l.samples = append(l.samples, ns)
+	} else if i := (l.seen * 2654435761) & (1<<32 - 1) % l.seen; i < sampleMax {
+		l.samples[i] = ns
+	}
+}
+
+func quantiles(all []*latencies) map[string]float64 {
+	var merged []int64
+	for _, l := range all {
+		merged = append(merged, l.samples...)
+	}
+	if len(merged) == 0 {
+		return nil
+	}
+	sort.Slice(merged, func(i, j int) bool { return merged[i] < merged[j] })
+	at := func(q float64) float64 { return float64(merged[int(q*float64(len(merged)-1))]) / 1e3 }
+	return map[string]float64{"p50": at(.5), "p90": at(.9), "p99": at(.99), "max": at(1)}
+}
+
+func ownCPU() float64 {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return float64(u.Utime.Sec+u.Stime.Sec) + float64(u.Utime.Usec+u.Stime.Usec)/1e6
+}
+
+// measure lets workers warm up, then counts for o.secs; it writes a line "measuring" and
+// "measured" to stdout around it, so that the caller reads the server's counters there.
+func measure(o options, count *atomic.Int64, lat []*latencies) {
+	time.Sleep(time.Duration(o.warm * float64(time.Second)))
+	fmt.Println("measuring")
+	cpu, n, t := ownCPU(), count.Load(), time.Now()
+	phase.Store(1)
+	time.Sleep(time.Duration(o.secs * float64(time.Second)))
+	n, dt := count.Load()-n, time.Since(t).Seconds()
+	cpu = ownCPU() - cpu
+	phase.Store(2)
+	fmt.Println("measured")
+	line, _ := json.Marshal(map[string]any{
+		"messages": n, "seconds": dt, "rate": float64(n) / dt,
+		"latency_us": quantiles(lat), "gen_cpu_pct": cpu / dt * 100,
+	})
+	fmt.Println(string(line))
+}
+
+func fail(err error) {
+	if err != nil && phase.Load() < 2 {
+		fmt.Fprintln(os.Stderr, "loadgen:", err)
+		os.Exit(1)
+	}
+}
+
+func main() {
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e [flags]")
+		os.Exit(2)
+	}
+	var o options
+	f := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
+	f.StringVar(&o.addr, "addr", "127.0.0.1:1883", "server")
+	f.StringVar(&o.name, "name", "bench", "first topic level and prefix of client ids")
+	f.IntVar(&o.conns, "conns", 4, "publisher connections")
+	f.IntVar(&o.inflight, "inflight", 256, "unacknowledged publishes per connection")
+	f.IntVar(&o.size, "size", 256, "payload bytes")
+	f.IntVar(&o.qos, "qos", 1, "QoS, 0 or 1")
+	f.IntVar(&o.pubs, "pubs", 1, "e2e: publishers")
+	f.IntVar(&o.subs, "subs", 1, "e2e: subscribers")
+	f.BoolVar(&o.fan, "fan", false, "e2e: every subscriber gets everything; else pairs")
+	f.IntVar(&o.window, "window", 512, "e2e: messages under way, per publisher")
+	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
+	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
+	f.Parse(os.Args[2:])
+	switch os.Args[1] {
+	case "pub":
+		runPublishers(o)
+	case "e2e":
+		runEndToEnd(o)
+	default:
+		fmt.Fprintln(os.Stderr, "unknown command", os.Args[1])
+		os.Exit(2)
+	}
+}
+
+func runPublishers(o options) {
+	var count atomic.Int64
+	var ready sync.WaitGroup
+	lat := make([]*latencies, o.conns)
+	for i := range lat {
+		lat[i] = &latencies{}
+		ready.Add(1)
+		go func(i int) {
+			c, err := connect(o.addr, fmt.Sprintf("%s-pub-%d", o.name, i))
+			fail(err)
+			ready.Done()
+			fail(c.publishLoop(o, fmt.Sprintf("%s/%d", o.name, i), &count, lat[i], nil))
+		}(i)
+	}
+	ready.Wait()
+	measure(o, &count, lat)
+}
+
+func runEndToEnd(o options) {
+	var count atomic.Int64
+	lat := make([]*latencies, o.subs)
+	rooms := make([]*room, o.pubs)
+	for i := range rooms {
+		rooms[i] = newRoom(o.window)
+	}
+	var ready sync.WaitGroup
+	for i := range lat {
+		lat[i] = &latencies{}
+		ready.Add(1)
+		go func(i int) {
+			c, err := connect(o.addr, fmt.Sprintf("%s-sub-%d", o.name, i))
+			fail(err)
+			topic := fmt.Sprintf("%s/%d", o.name, i%o.pubs)
+			if o.fan {
+				topic = o.name + "/+"
+			}
+			fail(c.subscribe(topic, o.qos))
+			ready.Done()
+			fail(c.receiveLoop(o, i, &count, lat[i], rooms))
+		}(i)
+	}
+	ready.Wait()
+	for i := range rooms {
+		ready.Add(1)
+		go func(i int) {
+			c, err := connect(o.addr, fmt.Sprintf("%s-pub-%d", o.name, i))
+			fail(err)
+			ready.Done()
+			var unused atomic.Int64
+			fail(c.publishLoop(o, fmt.Sprintf("%s/%d", o.name, i), &unused, &latencies{}, rooms[i]))
+		}(i)
+	}
+	ready.Wait()
+	measure(o, &count, lat)
+}
