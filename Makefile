@@ -12,8 +12,10 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 # Stamps name what is installed; pyproject.toml is all that can change it.
+# What ensurepip brings besides pip is of no use at run time.
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --quiet uninstall --yes setuptools 2>/dev/null || true
 
 $(VENV)/.default: pyproject.toml | $(BIN)/python
 	$(PIP) -e .
