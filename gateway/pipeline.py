@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from gateway.clusters.batches import Batch, Lane, Run
+from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_of
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decisions import Decider, Decision, RouteUnknown, catch_all
@@ -49,6 +49,9 @@ DECISIONS_MAX: Final = 1 << 16
 
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest body (RocketMQ's ``maxMessageSize``)."""
+
+IDS_AT_ONCE: Final = 1 << 14
+"""Message ids taken in one step; their counter has 16 bits."""
 
 MISSING_TOPIC_MS: Final = 1000
 """How long a topic that was not found is not looked for again."""
@@ -147,15 +150,21 @@ class GatewayPipeline:
         done: Callable[[SendResults], None],
         now_ms: int,
     ) -> Batch:
-        take_id = self._ids.take
         self._sequence += 1
+        is_plain = are_plain(messages)
+        if is_plain and len(messages) <= IDS_AT_ONCE:
+            ids = self._ids.take_many(now_ms, len(messages))
+        else:
+            take_id = self._ids.take
+            ids = [message.message_id.encode() or take_id(now_ms) for message in messages]
         batch = Batch(
             call,
             messages,
-            [message.message_id.encode() or take_id(now_ms) for message in messages],
+            ids,
             done,
             sequence=self._sequence,
-            size_bytes=sum([len(message.body) for message in messages]),
+            size_bytes=sum(map(len, map(body_of, messages))),
+            is_plain=is_plain,
         )
         lane = self._lanes.get(call)
         if lane is None:

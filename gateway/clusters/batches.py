@@ -9,7 +9,9 @@ A message is done when all its copies are; ``SendResult`` objects are made only 
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import repeat
+from operator import eq, itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.canonical import (
     Call,
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
     from gateway.clusters.link import StoreLink
 
 logger = logging.getLogger("tidegate.pipeline")
+
+
+_PLAIN: Final = Message(Head(subject=""), b"")[2:]
+_rest_of = itemgetter(slice(2, None))
+body_of: Callable[[Message], bytes] = itemgetter(1)
+"""The body of a message, for ``map``: a call of C code rather than of Python's."""
+
+
+def are_plain(messages: Sequence[Message]) -> bool:
+    """Whether no message has more than a head and a body (most of MQTT)."""
+    return all(map(eq, map(_rest_of, messages), repeat(_PLAIN)))
 
 
 class Copy:
@@ -116,6 +129,7 @@ class Batch:
         "failures",
         "ids",
         "is_admitted",
+        "is_plain",
         "lane",
         "messages",
         "next_index",
@@ -135,6 +149,7 @@ class Batch:
         *,
         sequence: int,
         size_bytes: int,
+        is_plain: bool = False,
     ) -> None:
         self.call = call
         self.messages = messages
@@ -146,6 +161,9 @@ class Batch:
         """Order of arrival at this gateway, kept when messages are routed again."""
 
         self.size_bytes = size_bytes
+        self.is_plain = is_plain
+        """No message says anything that its head does not."""
+
         self.remaining = 1
         """Copies still without an answer, and 1 until all of it is on its way."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from gateway.clusters.batches import Run
+from gateway.clusters.batches import Run, body_of
 from gateway.mapping import clean, without_reserved
 from protocols.canonical import Message
 from protocols.errors import Code, PeerError, Refused
@@ -161,8 +161,10 @@ class FrameSender:
             run = self._pending[0]
             set_index = sets.setdefault(run.copy.set_bytes, len(sets))
             at = len(items)
-            added = self._add_items(run, set_index, items, pieces, size, wall_ms)
-            size += added
+            if run.batch.is_plain and self._fits(run, len(items), size):
+                size += self._add_plain(run, set_index, items, pieces, wall_ms)
+            else:
+                size += self._add_items(run, set_index, items, pieces, size, wall_ms)
             count = len(items) - at
             if count:
                 part = run if count == run.count else run.cut(count)
@@ -178,6 +180,35 @@ class FrameSender:
         # All frames below the oldest in flight are answered.
         oldest = next(iter(self._in_flight), frame.number)
         return encode_send(frame.epoch, frame.number, oldest - 1, list(sets), items, pieces)
+
+    @staticmethod
+    def _fits(run: Run, item_count: int, size: int) -> bool:
+        """All of the run goes into the frame, whatever its records come to."""
+        size += run.batch.size_bytes + run.count * RECORD_BYTES_EXTRA
+        return item_count + run.count <= FRAME_ITEMS_MAX and size <= FRAME_BYTES_MAX
+
+    @staticmethod
+    def _add_plain(
+        run: Run, set_index: int, items: list[bytes], pieces: list[bytes], wall_ms: int
+    ) -> int:
+        """Encode all messages of a run that have nothing of their own; bytes added."""
+        copy, batch = run.copy, run.batch
+        bodies, ids = list(map(body_of, batch.messages)), batch.ids
+        if run.count < len(bodies):
+            bodies, ids = bodies[run.start : run.stop], ids[run.start : run.stop]
+        sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
+        flags, clearing = copy.flags, copy.flags
+        if flags & RETAIN:
+            clearing |= CLEARS_RETAINED
+        packed: dict[int, bytes] = {}  # one for each size: all else is the same
+        for size, body in zip(sizes, bodies, strict=True):
+            item = packed.get(size)
+            if item is None:
+                item = packed[size] = ITEM.pack(
+                    size, set_index, flags if body else clearing, copy.order_hash, 0, NO_ONCE_KEY
+                )
+            items.append(item)
+        return sum(sizes)
 
     def _add_items(
         self,

@@ -380,6 +380,32 @@ class RecordTemplate:
         pieces += (head, body, middle, message_id, self._tail, extra)
         return size
 
+    def add_plain(
+        self,
+        pieces: list[bytes],
+        bodies: Sequence[bytes],
+        message_ids: Sequence[bytes],
+        queue_id: int,
+        born_ms: int,
+    ) -> list[int]:
+        """
+        ``add`` for messages without properties of their own, all in one call.
+
+        *message_ids* have ``ID_BYTES`` each. Returns the size of each record.
+        """
+        if self._const_for != (queue_id, born_ms, 0):
+            self._set_const(queue_id, born_ms, 0)
+        pack, base_size, magic = _HEAD.pack, self._base_size, self._magic
+        const, middle, tail = self._const, self._middle, self._tail
+        sizes: list[int] = []
+        for body, message_id in zip(bodies, message_ids, strict=True):
+            body_size = len(body)
+            size = base_size + body_size
+            head = pack(size, magic, crc32(body) & 0x7FFFFFFF, const, body_size)
+            pieces += (head, body, middle, message_id, tail)
+            sizes.append(size)
+        return sizes
+
     def _set_const(self, queue_id: int, born_ms: int, sys_flag: int) -> None:
         """The bytes that all records of one queue and millisecond share."""
         self._const_for = (queue_id, born_ms, sys_flag)
@@ -501,6 +527,21 @@ class MessageIds:
         self._used_in_ms += 1
         self._counter = (self._counter + 1) & 0xFFFF
         return self._prefix + HEX4[self._counter]
+
+    def take_many(self, now_ms: int, count: int) -> list[bytes]:
+        """*count* new ids; at most 65,535 at once."""
+        if now_ms != self._prefix_ms:
+            self._set_prefix(now_ms)
+        if self._used_in_ms + count > 0xFFFF:
+            self._set_prefix(self._prefix_ms + 1)
+        self._used_in_ms += count
+        start = self._counter + 1
+        self._counter = (self._counter + count) & 0xFFFF
+        prefix = self._prefix
+        ids = [prefix + number for number in HEX4[start : start + count]]
+        if len(ids) < count:  # the counter went round
+            ids += [prefix + number for number in HEX4[: count - len(ids)]]
+        return ids
 
     def _set_prefix(self, now_ms: int) -> None:
         self._prefix_ms = now_ms
