@@ -7,7 +7,14 @@ Positions differ from the page (real records have other sizes); their relations 
 import pytest
 
 from protocols.errors import Code, Refused
-from protocols.remoting.private import AckItem, GroupOpened, MarkItem, ReadItem
+from protocols.remoting.private import (
+    AckItem,
+    GroupOpen,
+    GroupOpened,
+    MarkItem,
+    ReadItem,
+    decode_send_answer,
+)
 from store.answers import GroupState
 from tests.store.engine_kit import Driver, filter_key, make_frame
 
@@ -29,8 +36,6 @@ class Example:
 
     def subscribe(self, store: Driver, owner_epoch: int, *, has_plus: bool = True) -> GroupOpened:
         """Rows 1, 4 and 7: the read set of owner epoch *owner_epoch*."""
-        from protocols.remoting.private import GroupOpen
-
         reads = [ReadItem(tag=2, key=LITERAL, name="a/b")]
         if has_plus:
             reads.insert(0, ReadItem(tag=1, key=PLUS, name="a/+"))
@@ -195,8 +200,6 @@ def test_row_5_an_open_frame_is_settled_after_the_crash() -> None:
     ran = engine.settle("gw-A", 12, 40, store.now)
     spent = engine.settle("gw-A", 12, 41, store.now)
     store.drain()
-    from protocols.remoting.private import decode_send_answer
-
     assert decode_send_answer(ran.result().answer).positions == first.result().positions
     assert not spent.result().did_run
     assert not lost.is_done
