@@ -273,7 +273,7 @@ class Client:
 
     # ── publishing ──────────────────────────────────────────────────────────────────────
 
-    def _post(self, messages: list[Message], done: Callable[[SendResults], None]) -> None:
+    def _post(self, messages: Sequence[Message], done: Callable[[SendResults], None]) -> None:
         assert self.opened is not None
         pipeline, call = self.front.services.pipeline, self.opened.call
         self.front.received.inc(len(messages))

@@ -8,7 +8,7 @@ that explains what is wrong with one. Plain typed functions, so that mypyc can c
 
 from typing import Final
 
-from protocols.canonical import Head, Message
+from protocols.canonical import Head
 from protocols.mqtt.fields import (
     FieldReader,
     is_text_clean,
@@ -76,54 +76,70 @@ def take_publishes(
     table: dict[bytes, Head],
     is_v5: bool,
     bytes_max: int,
-    messages: list[Message],
+    spans: list[tuple[Head, int]],
+    bodies: list[bytes],
     packet_ids: list[bytes],
 ) -> int:
     """
     Eat the run of PUBLISH packets at *position* that share their first byte.
 
-    Each adds a message and, above QoS 0, its two packet id bytes. The run ends at a topic that
-    *table* lacks, at properties, at a packet id of 0 and at whatever is not whole or not right:
-    ``decode_packet`` then says what it is. Returns the position behind the last packet eaten.
+    Each adds a body and, above QoS 0, its two packet id bytes; *spans* gets a head and the index
+    of its first body whenever the topic changes. The run ends at a topic that *table* lacks, at
+    properties, at a packet id of 0 and at whatever is not whole or not right: ``decode_packet``
+    then says what it is. Returns the position behind the last packet eaten.
     """
     end_of_data = len(data)
     first = data[position]
     has_id = first & 6 != 0
-    while end_of_data - position > 3 and data[position] == first:
-        length = data[position + 1]
-        start = position + 2
-        if length > 127:
-            second = data[start]
-            start += 1
-            length += (second << 7) - 128
-            if length > bytes_max:
+    last: Head | None = None
+    prefix, prefix_size, total = b"", 0, 0  # of the packet before: most are alike but for the body
+    while end_of_data - position > 3:
+        if prefix and data.startswith(prefix, position):
+            stop, end = position + prefix_size, position + total
+            if end > end_of_data:
                 break
-            if second > 127:
-                third = data[start]
+        else:
+            if data[position] != first:
+                break
+            length = data[position + 1]
+            start = position + 2
+            if length > 127:
+                second = data[start]
                 start += 1
-                length += (third << 14) - 16384
-                if third > 127 or length > bytes_max:
-                    break  # over 2 MiB: one at a time
-        end = start + length
-        if end > end_of_data or end_of_data - start < 2:
-            break
-        stop = start + 2 + (data[start] << 8 | data[start + 1])
-        head = table.get(data[start + 2 : stop])
-        if head is None or stop > end:
-            break
+                length += (second << 7) - 128
+                if length > bytes_max:
+                    break
+                if second > 127:
+                    third = data[start]
+                    start += 1
+                    length += (third << 14) - 16384
+                    if third > 127 or length > bytes_max:
+                        break  # over 2 MiB: one at a time
+            end = start + length
+            if end > end_of_data or end_of_data - start < 2:
+                break
+            stop = start + 2 + (data[start] << 8 | data[start + 1])
+            head = table.get(data[start + 2 : stop])
+            if head is None or stop + (2 if has_id else 0) + (1 if is_v5 else 0) > end:
+                break
+            if head is not last:
+                spans.append((head, len(bodies)))
+                last = head
+            prefix = data[position:stop]
+            prefix_size, total = stop - position, end - position
         body = stop
         if has_id:
             body += 2
             packet_id = data[stop:body]
-            if body > end or packet_id == b"\0\0":
+            if packet_id == b"\0\0":
                 break
         if is_v5:
-            if body >= end or data[body] != 0:
+            if data[body] != 0:
                 break
             body += 1
         if has_id:
             packet_ids.append(packet_id)
-        messages.append(Message(head, data[body:end]))
+        bodies.append(data[body:end])
         position = end
     return position
 

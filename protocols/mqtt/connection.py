@@ -5,10 +5,11 @@ Knows order and time; opens no socket, reads no clock. PING is answered here, to
 resolved here, and whatever the peer does wrong ends here, in the words of its version.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from protocols.canonical import Message
+from protocols.canonical import Head, Message, MessageRun
 from protocols.mqtt.codec import (
     decode_packet,
     find_body,
@@ -78,7 +79,7 @@ CLIENT_DISCONNECT_REASONS: Final = frozenset(
 class PublishRun(NamedTuple):
     """Publishes of one QoS (0 or 1) without properties, in order."""
 
-    messages: list[Message]
+    messages: Sequence[Message]
     packet_ids: list[bytes]
     """Two bytes each, as they came; empty for QoS 0."""
 
@@ -282,7 +283,8 @@ class MqttConnection:
         return end
 
     def _take_publishes(self, data: bytes, position: int, events: list[Event]) -> int:
-        messages: list[Message] = []
+        spans: list[tuple[Head, int]] = []
+        bodies: list[bytes] = []
         packet_ids: list[bytes] = []
         stop = take_publishes(
             data,
@@ -290,12 +292,13 @@ class MqttConnection:
             self.heads.tables[data[position] & 3],
             self.version == V5,
             self._limits.packet_bytes_max,
-            messages,
+            spans,
+            bodies,
             packet_ids,
         )
-        if messages:
+        if bodies:
             self._count_unanswered(len(packet_ids))
-            events.append(PublishRun(messages, packet_ids))
+            events.append(PublishRun(_messages(spans, bodies), packet_ids))
         return stop
 
     def _count_unanswered(self, count: int) -> None:
@@ -367,7 +370,7 @@ class MqttConnection:
             return packet
         head = self.heads.find(packet.topic, packet.qos, packet.retain)
         packet_ids = [packet.packet_id.to_bytes(2, "big")] if packet.qos else []
-        return PublishRun([Message(head, packet.payload)], packet_ids)
+        return PublishRun(MessageRun(head, [packet.payload]), packet_ids)
 
     def _resolve_alias(self, packet: Publish) -> Publish:
         """[MQTT 5, 3.3.2.3.4]"""
@@ -396,3 +399,15 @@ class MqttConnection:
             raise protocol_error(f"DISCONNECT with reason 0x{packet.reason:02X}")
         self._close()
         return packet
+
+
+def _messages(spans: list[tuple[Head, int]], bodies: list[bytes]) -> Sequence[Message]:
+    """A run if they share one topic; else a message each."""
+    if len(spans) == 1:
+        return MessageRun(spans[0][0], bodies)
+    stops = [start for _, start in spans[1:]] + [len(bodies)]
+    return [
+        Message(head, body)
+        for (head, start), stop in zip(spans, stops, strict=True)
+        for body in bodies[start:stop]
+    ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.canonical import Message
+from protocols.canonical import Head
 from protocols.mqtt import codec
 from protocols.mqtt.encoder import encode_packet, encode_puback_run
 from protocols.mqtt.fields import PacketError
@@ -270,17 +270,18 @@ def test_a_run_is_what_its_packets_are(
     ]
     wire = b"".join(wires)
     wire = wire[: max(0, len(wire) - cut)]
-    messages: list[Message] = []
+    spans: list[tuple[Head, int]] = []
+    bodies: list[bytes] = []
     packet_ids: list[bytes] = []
     stop = 0
     if wire:
         table = heads.tables[qos << 1]
-        stop = codec.take_publishes(wire, 0, table, version == V5, 1000, messages, packet_ids)
+        stop = codec.take_publishes(wire, 0, table, version == V5, 1000, spans, bodies, packet_ids)
     whole = 0
     while whole < len(wires) and sum(map(len, wires[: whole + 1])) <= len(wire):
         whole += 1
-    assert [message.body for message in messages] == payloads[:whole]
-    assert all(message.head is head for message in messages)
+    assert bodies == payloads[:whole]
+    assert spans == ([(head, 0)] if bodies else [])
     assert packet_ids == ([(n + 1).to_bytes(2, "big") for n in range(whole)] if qos else [])
     assert stop == sum(map(len, wires[:whole]))
 
@@ -292,3 +293,17 @@ def test_pubacks_are_joined_and_taken_as_a_run() -> None:
     found: list[int] = []
     assert codec.take_pubacks(wire + b"\xc0\0", 0, found) == len(wire)
     assert found == [1, 256, 65535]
+
+
+def test_a_run_over_several_topics() -> None:
+    """Spans say where the topic changes; sizes may vary; an unknown topic ends the run."""
+    heads = Heads("c")
+    one, two = heads.find("t/1", 0, False), heads.find("t/2", 0, False)
+    packets = [("t/1", b"a"), ("t/1", b"b" * 200), ("t/2", b"c"), ("t/1", b""), ("t/3", b"d")]
+    wires = [encode_packet(Publish(topic, body), V311) for topic, body in packets]
+    spans: list[tuple[Head, int]] = []
+    bodies: list[bytes] = []
+    stop = codec.take_publishes(b"".join(wires), 0, heads.tables[0], False, 1000, spans, bodies, [])
+    assert spans == [(one, 0), (two, 2), (one, 3)]
+    assert bodies == [b"a", b"b" * 200, b"c", b""]
+    assert stop == sum(map(len, wires[:4]))
