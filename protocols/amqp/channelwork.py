@@ -311,6 +311,7 @@ class ChannelWork:
         if fault.is_hard:
             self.session.close(fault)
             return
+        self.is_open = False
         self.session.connection.close_channel(self.number, fault)
         self.flush_soon()
         self.session.drop_channel(self)

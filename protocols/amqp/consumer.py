@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.amqp.channel import CREDIT_MAX, Unacked
 from protocols.amqp.codec import content_frames
-from protocols.amqp.mapping import content_of, is_expired
+from protocols.amqp.mapping import is_expired, wire_of
 from protocols.amqp.method_codec import short_string
 from protocols.canonical import Delivery, ReceiptHandle
 from protocols.errors import Code
@@ -162,16 +162,15 @@ class Consumer:
 
     def _send(self, delivery: Delivery) -> None:
         work = self.work
-        content = content_of(delivery.message)
+        content = wire_of(delivery.message)
         tag = work.unsettled.take_tag()
         if not self.no_ack:
             work.unsettled.by_tag[tag] = Unacked(tag, self.queue, delivery.handle, self)
             self.unsettled_count += 1
-        payload = b"%b%b%b%b" % (
+        payload = b"%b%b%b" % (
             self._head,
             TAG_AND_BIT.pack(tag, delivery.attempt > 1),
-            short_string(content.exchange),
-            short_string(content.routing_key),
+            content.names,
         )
         work.write(
             content_frames(

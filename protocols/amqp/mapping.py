@@ -7,12 +7,14 @@ AMQP to AMQP is byte for byte: the property block is stored raw. What is publish
 
 import base64
 import binascii
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from protocols.amqp import replies
 from protocols.amqp.addresses import AMQ_TOPIC, routing_key_of, subject_of
 from protocols.amqp.fields import Field, Table, field_of
+from protocols.amqp.method_codec import short_string
 from protocols.amqp.properties import (
     EMPTY,
     BasicProperties,
@@ -290,6 +292,56 @@ def content_of(message: StoredMessage) -> Content:
     if key is None:
         key = routing_key_of(message.subject) if exchange == AMQ_TOPIC else ""
     return Content(exchange, key, block, body)
+
+
+class Wire(NamedTuple):
+    """``Content`` as a delivery needs it: exchange and key already encoded."""
+
+    names: bytes
+    properties: bytes
+    body: bytes
+
+
+def wire_of(message: StoredMessage) -> Wire:
+    """
+    ``content_of`` for deliveries: of AMQP's own messages only three properties are looked at,
+    and what repeats from message to message is encoded once.
+    """
+    text = message.properties_text
+    raw = _found(text, _RAW)
+    exchange = _found(text, _EXCHANGE)
+    key = _found(text, _ROUTING_KEY)
+    if raw is None or key is None or (exchange is None and _found(text, _PROTOCOL) != b"amqp"):
+        content = content_of(message)
+        names = short_string(content.exchange) + short_string(content.routing_key)
+        return Wire(names, content.properties, content.body)
+    return Wire(_names(exchange or b"", key), _block(raw), message.body)
+
+
+_RAW: Final = f"\x02{RAW}\x01".encode()
+_EXCHANGE: Final = f"\x02{EXCHANGE}\x01".encode()
+_ROUTING_KEY: Final = f"\x02{ROUTING_KEY}\x01".encode()
+_PROTOCOL: Final = b"\x02TG_PROTOCOL\x01"
+
+
+def _found(text: bytes, name: bytes) -> bytes | None:
+    """A stored property that is not the first one (that is the message id)."""
+    at = text.find(name)
+    if at < 0:
+        return None
+    start = at + len(name)
+    end = text.find(b"\x02", start)
+    return text[start:end] if end >= 0 else text[start:]
+
+
+@lru_cache(maxsize=4096)
+def _names(exchange: bytes, key: bytes) -> bytes:
+    return b"%c%b%c%b" % (len(exchange), exchange, len(key), key)
+
+
+@lru_cache(maxsize=4096)
+def _block(raw: bytes) -> bytes:
+    return _from_base64(raw.decode("ascii", "replace"))
 
 
 def _from_base64(text: str) -> bytes:

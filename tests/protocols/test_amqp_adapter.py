@@ -6,11 +6,17 @@ from collections.abc import AsyncIterator, Callable
 
 import aio_pika
 import aiormq
+import pamqp.body
+import pamqp.commands as amqp
+import pamqp.frame
+import pamqp.header
 import pytest
 from aio_pika import DeliveryMode, ExchangeType, Message
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractRobustConnection
 
+from protocols.amqp import codec
 from protocols.amqp.adapter import AmqpAdapter
+from protocols.amqp.topology import record_key
 from protocols.canonical import Call, Head, Identity
 from protocols.canonical import Message as CanonicalMessage
 from protocols.errors import ConfigError
@@ -601,6 +607,207 @@ async def test_a_channel_closes_and_another_opens(
     for _ in range(50):
         channel = await connection.channel()
         await channel.close()
+
+
+class Raw:
+    """A client that writes bytes and reads frames (pamqp's), nothing more."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, gateway: Gateway, *, properties: dict[str, object] | None = None) -> "Raw":
+        raw = cls(*await asyncio.open_connection("127.0.0.1", gateway.port))
+        start = amqp.Connection.StartOk(properties or {}, "PLAIN", "\0guest\0guest", "en_US")
+        raw.writer.write(codec.PROTOCOL_HEADER)
+        raw.send(0, start, amqp.Connection.TuneOk(0, 131072, 0), amqp.Connection.Open("/"))
+        raw.send(1, amqp.Channel.Open())
+        await raw.expect("Start", "Tune", "OpenOk", "OpenOk")
+        return raw
+
+    def send(self, channel: int, *methods: object) -> None:
+        for method in methods:
+            self.writer.write(pamqp.frame.marshal(method, channel))
+
+    def publish(self, channel: int, key: str, body: bytes) -> None:
+        self.send(
+            channel,
+            amqp.Basic.Publish(0, "", key),
+            pamqp.header.ContentHeader(0, len(body), amqp.Basic.Properties()),
+            pamqp.body.ContentBody(body),
+        )
+
+    async def next(self) -> object:
+        async with asyncio.timeout(5):
+            head = await self.reader.readexactly(7)
+            rest = await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1)
+        return pamqp.frame.unmarshal(head + rest)[2]
+
+    async def expect(self, *names: str) -> list[object]:
+        frames = [await self.next() for _ in names]
+        assert [type(frame).__name__ for frame in frames] == list(names)
+        return frames
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+async def test_everything_in_one_segment(gateway: Gateway) -> None:
+    """Handshake, declare, publish, get and delete, written before anything is read."""
+    raw = await Raw.open(gateway)
+    raw.send(1, amqp.Queue.Declare(0, "q"))
+    raw.publish(1, "q", b"one")
+    raw.publish(1, "q", b"two")
+    raw.send(1, amqp.Basic.Get(0, "q"), amqp.Basic.Get(0, "q", no_ack=True))
+    raw.send(1, amqp.Basic.Ack(1), amqp.Queue.Delete(0, "q"), amqp.Channel.Close(200, "", 0, 0))
+    names = ["DeclareOk", *["GetOk", "ContentHeader", "ContentBody"] * 2, "DeleteOk", "CloseOk"]
+    frames = await raw.expect(*names)
+    assert frames[1].message_count == 1
+    assert frames[3].value == b"one"
+    await raw.close()
+
+
+async def test_a_publish_to_nowhere_ends_its_channel_only(gateway: Gateway) -> None:
+    """404 with the ids of basic.publish; what follows on the channel is void until close-ok."""
+    raw = await Raw.open(gateway)
+    raw.send(2, amqp.Channel.Open())
+    raw.send(
+        1,
+        amqp.Basic.Publish(0, "nosuch", "k"),
+        pamqp.header.ContentHeader(0, 0, amqp.Basic.Properties()),
+        amqp.Queue.Declare(0, "void"),
+    )
+    _, close = await raw.expect("OpenOk", "Close")
+    assert (close.reply_code, close.class_id, close.method_id) == (404, 60, 40)
+    raw.send(1, amqp.Channel.CloseOk(), amqp.Channel.Open(), amqp.Queue.Declare(0, "q"))
+    raw.send(2, amqp.Queue.Declare(0, "p"))
+    assert {type(await raw.next()).__name__ for _ in range(3)} == {"OpenOk", "DeclareOk"}
+    assert {rec.key for rec in gateway.services.directory.items("amqp/%2F/queue")} == {
+        record_key("/", "queue", "q"), record_key("/", "queue", "p")
+    }  # fmt: skip
+    await raw.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\x01\x00\x01\x00\x00\x00\x05\x00\x3c\x00\x28\x00\xce",  # a publish cut short
+        b"\x03\x00\x01\x00\x00\x00\x01x\xce",  # a body out of the blue
+        b"\xff" * 64,
+        b"\x01\x00\x01\xff\xff\xff\xff",  # 4 GiB announced
+        b"\x01\x00\x09\x00\x00\x00\x05\x00\x3c\x00\x0b\x00\xce",  # qos-ok, channel 9
+    ],
+)
+async def test_junk_ends_its_connection_only(gateway: Gateway, junk: bytes) -> None:
+    """In AMQP's words; the next client is served."""
+    raw, other = await Raw.open(gateway), await Raw.open(gateway)
+    raw.writer.write(junk)
+    if junk[:2] == b"\x01\x00" and junk[8:9] == b"\x3c":
+        raw.writer.write(b"\x02\x00\x01\x00\x00\x00\x00\xce")
+    (close,) = await raw.expect("Close")
+    assert 501 <= close.reply_code <= 505
+    raw.send(0, amqp.Connection.CloseOk())
+    assert await raw.reader.read() == b""
+    other.send(1, amqp.Queue.Declare(0, "q"))
+    await other.expect("DeclareOk")
+    await raw.close()
+    await other.close()
+
+
+async def test_a_store_that_is_behind_blocks_publishers(gateway: Gateway) -> None:
+    """connection.blocked, reading stops; unblocked and everything is taken when it is clear."""
+    raw = await Raw.open(gateway, properties={"capabilities": {"connection.blocked": True}})
+    raw.send(1, amqp.Queue.Declare(0, "q"), amqp.Confirm.Select())
+    await raw.expect("DeclareOk", "SelectOk")
+    broker = gateway.services.broker
+    broker.is_congested = True
+    raw.publish(1, "q", b"1")
+    assert {type(await raw.next()).__name__ for _ in range(2)} == {"Ack", "Blocked"}
+    raw.publish(1, "q", b"2")
+    broker.is_congested = False
+    for resume in broker.clear_waiters:
+        resume()
+    assert {type(await raw.next()).__name__ for _ in range(2)} == {"Ack", "Unblocked"}
+    await raw.close()
+
+
+async def test_an_exclusive_consumer_is_alone(
+    connection: aio_pika.abc.AbstractConnection, channel: AbstractChannel
+) -> None:
+    """403 for a second consumer, and for an exclusive one beside another."""
+    queue = await channel.declare_queue("q")
+    tag = await queue.consume(ignore, exclusive=True)
+    await fails(connection, lambda c: _consume(c, exclusive=False), "in exclusive use")
+    await queue.cancel(tag)
+    await queue.consume(ignore)
+    await fails(connection, lambda c: _consume(c, exclusive=True), "in exclusive use")
+
+
+async def _consume(channel: AbstractChannel, *, exclusive: bool) -> None:
+    queue = await channel.get_queue("q", ensure=False)
+    await queue.consume(ignore, exclusive=exclusive)
+
+
+async def test_an_exclusive_consumer_at_another_gateway_counts() -> None:
+    """The mark is in the directory, and goes with the consumer."""
+    broker = FakeBroker()
+    one, two = Gateway(FakeServices(broker, "gw-1")), Gateway(FakeServices(broker, "gw-2"))
+    await one.start()
+    await two.start()
+    async with await one.connect() as mine, await two.connect() as theirs:
+        queue = await (await mine.channel()).declare_queue("q")
+        tag = await queue.consume(ignore, exclusive=True)
+        await fails(theirs, lambda c: _consume(c, exclusive=False), "in exclusive use")
+        await queue.cancel(tag)
+        await _consume(await theirs.channel(), exclusive=True)
+    await one.stop()
+    await two.stop()
+
+
+async def test_cancelled_consumers_keep_what_they_hold(channel: AbstractChannel) -> None:
+    """After basic.cancel the unacknowledged can still be acked; nothing new comes."""
+    queue = await channel.declare_queue("q")
+    await channel.set_qos(prefetch_count=2)
+    held: list[AbstractIncomingMessage] = []
+
+    async def keep(message: AbstractIncomingMessage) -> None:
+        held.append(message)
+
+    tag = await queue.consume(keep)
+    for number in range(4):
+        await channel.default_exchange.publish(Message(b"%d" % number), "q")
+    await until(lambda: len(held) == 2)
+    await queue.cancel(tag)
+    await held[0].ack()
+    await held[1].nack(requeue=True)
+    assert await got(queue) == [b"1", b"2", b"3"]
+
+
+async def test_virtual_hosts_are_apart() -> None:
+    """The same names in two virtual hosts are two things; amq.topic too."""
+    services = FakeServices()
+    adapter = AmqpAdapter.from_config(
+        "amqp", {"bind": "127.0.0.1:0", "vhosts": ["/", "acme"], "heartbeat_s": 5}
+    )
+    task = asyncio.create_task(adapter.serve(services))
+    _, port = await services.address("amqp")
+    async with (
+        await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/") as one,
+        await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/acme") as two,
+    ):
+        channels = await one.channel(), await two.channel()
+        queues = [await channel.declare_queue("q") for channel in channels]
+        for queue in queues:
+            await queue.bind("amq.topic", "k")
+        await channels[0].default_exchange.publish(Message(b"root"), "q")
+        await (await channels[1].get_exchange("amq.topic")).publish(Message(b"acme"), "k")
+        assert await got(queues[0]) == [b"root"]
+        assert await got(queues[1]) == [b"acme"]
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def test_shutdown_tells_the_clients(gateway: Gateway) -> None:

@@ -14,8 +14,10 @@ from protocols.amqp.mapping import (
     message_of,
     queue_head,
     stored_block,
+    wire_of,
     without_bcc,
 )
+from protocols.amqp.method_codec import short_string
 from protocols.amqp.properties import (
     EMPTY,
     BasicProperties,
@@ -67,6 +69,21 @@ def test_a_block_comes_back_byte_for_byte(noise: bytes, exchange: str, key: str)
     assert (content.properties, content.body) == (block, b"b")
     if "\x01" not in exchange + key and "\x02" not in exchange + key:
         assert (content.exchange, content.routing_key) == (exchange, key)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key"),
+    [("", "q"), ("ex", "a.b"), ("ex", ""), ("amq.topic", "a.b"), ("", "ü" * 90)],
+)
+@pytest.mark.parametrize("block", [EMPTY, b"\x80\x00\x01t", b"\x00\x04" + b"x" * 20_000])
+def test_the_fast_way_out_agrees(exchange: str, key: str, block: bytes) -> None:
+    """Deliveries are encoded with shortcuts; they mean the same."""
+    head = address_head(key, -1) if exchange == "amq.topic" else queue_head(exchange, key, QUEUES)
+    message = as_stored(message_of(head, stored_block(block, is_addressed=False), b"b", wall_ms=0))
+    names, properties, body = wire_of(message)
+    content = content_of(message)
+    assert names == short_string(content.exchange) + short_string(content.routing_key)
+    assert (properties, body) == content[2:]
 
 
 FULL = BasicProperties(
