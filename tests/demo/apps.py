@@ -22,7 +22,9 @@ class AlarmDesk:
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="alarms")
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run()), name="alarms", daemon=True
+        )
 
     def start(self) -> None:
         """Returns when the binding stands. Raises RuntimeError."""

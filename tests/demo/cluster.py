@@ -53,8 +53,7 @@ def start(daemons: Daemons) -> DemoCluster:
             create_topic(next(iter(store.addresses.values())), topic)
     config = _write_config(daemons.folder, namesrv.addresses["namesrv"])
     gateways = [
-        daemons.gateway("", name=name, arguments=("-c", str(config)))
-        for name in ("gw-1", "gw-2")
+        daemons.gateway("", name=name, arguments=("-c", str(config))) for name in ("gw-1", "gw-2")
     ]
     return DemoCluster(namesrv, stores, gateways)
 
