@@ -36,6 +36,12 @@ USER_PREFIX: Final = "TG_U_"
 ESCAPED_PREFIX: Final = "TG_UE_"
 """A user property with bytes that separate stored properties: name and value percent-encoded."""
 
+EVENT_PREFIX: Final = "CE_"
+"""An attribute of a CloudEvent, as the CloudEvents Java SDK stores it in RocketMQ."""
+
+NO_DATA: Final = b"\x00"
+"""The body of a CloudEvent without data: RocketMQ takes no empty one."""
+
 BASE64_PREFIX: Final = "base64:"
 """Correlation data that is no plain text."""
 
@@ -105,6 +111,9 @@ def _user_property(name: str, value: str) -> tuple[str, str] | None:
         return unquote(name[len(ESCAPED_PREFIX) :]), unquote(value[1:])
     if name.startswith(USER_PREFIX):
         return name[len(USER_PREFIX) :], value
+    if name.startswith(EVENT_PREFIX):  # the CloudEvents binding for MQTT 5, binary mode
+        attribute = name[len(EVENT_PREFIX) :]
+        return None if attribute == "contenttype" else (attribute, value)
     return None if _is_reserved(name) else (name, value)
 
 
@@ -259,7 +268,7 @@ def stored_value(properties_text: bytes, name: bytes) -> bytes:
 class Rendering:
     """One stored message as PUBLISH packets: made once, however many clients get it."""
 
-    __slots__ = ("_parts", "expires_at_ms", "message", "publisher", "qos", "topic")
+    __slots__ = ("_parts", "_payload", "expires_at_ms", "message", "publisher", "qos", "topic")
 
     def __init__(self, message: StoredMessage) -> None:
         self.message = message
@@ -269,6 +278,8 @@ class Rendering:
         """Empty: no MQTT client can be told its address."""
 
         expires_at = stored_value(text, b"TG_EXPIRES_AT")
+        is_empty = message.body == NO_DATA and bool(stored_value(text, b"CE_specversion"))
+        self._payload = b"" if is_empty else message.body
         self.expires_at_ms = int(expires_at) if expires_at.isdigit() else 0
         self.publisher = stored_value(text, b"TG_CLIENT").decode("utf-8", "replace")
         self.qos = QOS_OF.get(stored_value(text, b"mqtt_qos"), 1)
@@ -292,7 +303,7 @@ class Rendering:
             properties = b""
             if version == V5:
                 properties = encode_properties(self._v5_properties(identifiers, left_s))
-            parts = publish_parts(version, self.topic, self.message.body, qos, retain, properties)
+            parts = publish_parts(version, self.topic, self._payload, qos, retain, properties)
             self._parts[key] = parts
         return parts
 
@@ -311,7 +322,7 @@ class Rendering:
         if self.expires_at_ms:
             left_s = max(1, (self.expires_at_ms - wall_ms + 999) // 1000)
         pairs = (*self._v5_properties(identifiers, left_s), (int(Property.TOPIC_ALIAS), alias))
-        return publish_parts(V5, topic, self.message.body, qos, retain, encode_properties(pairs))
+        return publish_parts(V5, topic, self._payload, qos, retain, encode_properties(pairs))
 
     def _v5_properties(self, identifiers: tuple[int, ...], left_s: int) -> PacketProperties:
         pairs: list[tuple[int, PropertyValue]] = []

@@ -1,0 +1,125 @@
+"""RFC 6455 as far as MQTT needs it."""
+
+import os
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.mqtt.connection import Limits, Lost, MqttConnection
+from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.packets import V5, Connect
+from protocols.mqtt.websocket import (
+    Frames,
+    Handshake,
+    WebSocketConnection,
+    WebSocketError,
+    accept_key,
+    encode_frame,
+)
+
+REQUEST = (
+    "GET /mqtt?x=1 HTTP/1.1\r\nHost: h\r\nUpgrade: WebSocket\r\nConnection: keep-alive, Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Protocol: other, mqtt\r\nOrigin: https://good.example\r\n\r\n"
+)
+
+
+def masked(payload: bytes, opcode: int = 2, *, is_last: bool = True) -> bytes:
+    """A client's frame."""
+    mask = os.urandom(4)
+    body = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+    first = bytes(((0x80 if is_last else 0) | opcode,))
+    if len(payload) < 126:
+        return first + bytes((0x80 | len(payload),)) + mask + body
+    return first + b"\xfe" + struct.pack(">H", len(payload)) + mask + body
+
+
+def test_the_accept_key_of_the_rfc() -> None:
+    """The example of section 1.3."""
+    assert accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+def test_a_handshake() -> None:
+    """In pieces; the subprotocol is echoed; frames may follow at once."""
+    handshake = Handshake("/mqtt")
+    assert handshake.receive(REQUEST[:40].encode()) == b""
+    answer = handshake.receive(REQUEST[40:].encode() + b"\x82")
+    assert answer.startswith(b"HTTP/1.1 101 ")
+    assert b"Sec-WebSocket-Protocol: mqtt\r\n" in answer
+    assert handshake.rest == b"\x82"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        ("/mqtt", "/other", b"404"),
+        ("GET", "PUT", b"405"),
+        ("Upgrade: WebSocket\r\n", "", b"426"),
+        ("Version: 13", "Version: 8", b"426"),
+        ("other, mqtt", "other", b"400"),
+        ("good.example", "bad.example", b"403"),
+    ],
+)
+def test_a_refused_handshake(old: str, new: str, status: bytes) -> None:
+    """Each fault has its status; the connection closes."""
+    handshake = Handshake("/mqtt", ("https://good.example",))
+    answer = handshake.receive(REQUEST.replace(old, new, 1).encode())
+    assert answer.split()[1] == status
+    assert handshake.is_refused
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=300), max_size=5),
+    cuts=st.lists(st.integers(0, 1700), max_size=8),
+)
+def test_frames_are_unmasked_however_they_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
+    """The payloads of all frames, in order."""
+    wire = b"".join(masked(payload) for payload in payloads)
+    frames, got, start = Frames(frame_bytes_max=1000), b"", 0
+    for stop in [*sorted(cut for cut in cuts if cut < len(wire)), len(wire)]:
+        got += frames.receive(wire[start:stop])
+        start = stop
+    assert got == b"".join(payloads)
+
+
+def test_fragments_and_control_frames_between_them() -> None:
+    """A ping in the middle of a message is answered, the message goes on."""
+    frames = Frames(frame_bytes_max=1000)
+    wire = masked(b"a", 2, is_last=False) + masked(b"hi", 9) + masked(b"b", 0)
+    assert frames.receive(wire) == b"ab"
+    assert frames.answers == [encode_frame(b"hi", 10)]
+
+
+@pytest.mark.parametrize(
+    ("wire", "code"),
+    [
+        (masked(b"text", 1), 1003),
+        (b"\x82\x01a", 1002),  # not masked
+        (b"\xc2\x81", 1002),  # reserved bit
+        (masked(b"x", 0), 1002),  # nothing to continue
+        (masked(b"x" * 200, 9), 1002),  # long ping
+        (b"\x82\xfe\xff\xff", 1009),  # over the limit
+    ],
+)
+def test_faults_have_their_code(wire: bytes, code: int) -> None:
+    """What goes into the close frame."""
+    with pytest.raises(WebSocketError) as caught:
+        Frames(frame_bytes_max=1000).receive(wire)
+    assert caught.value.code == code
+
+
+def test_mqtt_inside() -> None:
+    """CONNECT comes through; a text frame ends it with 1003; silence ends in 10 s."""
+    inner = MqttConnection(Limits(), now=0.0)
+    outer = WebSocketConnection(inner, path="/mqtt", origins=(), frame_bytes_max=1000)
+    assert outer.deadline == 10.0
+    connect = masked(encode_packet(Connect(V5, "c"), V5))
+    (event,) = outer.receive_data(REQUEST.encode() + connect, now=0.0)
+    assert isinstance(event, Connect)
+    assert outer.data_to_send().startswith(b"HTTP/1.1 101")
+    (lost,) = outer.receive_data(masked(b"text", 1), now=0.0)
+    assert isinstance(lost, Lost)
+    assert outer.data_to_send() == b"\x88\x02" + struct.pack(">H", 1003)
+    assert outer.is_closing
