@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocols.canonical import Delivery, ReceiptHandle
-from protocols.remoting.records import OFFSETS, QUEUE_ID_AT, QUEUE_OFFSET_AT
+from protocols.remoting.records import (
+    OFFSETS,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    reconsume_count_at,
+)
 
 
 class Queue(NamedTuple):
@@ -86,11 +91,7 @@ class Holdings:
             offset = self._retry_offset
             self._retry_offset += 1
             self._hold(queue, delivery, offset)
-            record = bytearray(delivery.message.record)
-            position = delivery.message.log_position
-            OFFSETS.pack_into(record, QUEUE_OFFSET_AT, offset, position)
-            record[QUEUE_ID_AT : QUEUE_ID_AT + 4] = queue.queue_id.to_bytes(4, "big")
-            records.append(bytes(record))
+            records.append(_as_retry(delivery, queue.queue_id, offset))
         return records
 
     def _hold(self, queue: Queue, delivery: Delivery, offset: int) -> None:
@@ -154,3 +155,13 @@ class Holdings:
         key = (queue.broker, held.position)
         if self._by_position.get(key) is held:
             del self._by_position[key]
+
+
+def _as_retry(delivery: Delivery, queue_id: int, offset: int) -> bytes:
+    """The record with its place in the retry topic and how often it was delivered before."""
+    record = bytearray(delivery.message.record)
+    OFFSETS.pack_into(record, QUEUE_OFFSET_AT, offset, delivery.message.log_position)
+    record[QUEUE_ID_AT : QUEUE_ID_AT + 4] = queue_id.to_bytes(4, "big")
+    at = reconsume_count_at(delivery.message.sys_flag)
+    record[at : at + 4] = (delivery.attempt - 1).to_bytes(4, "big")
+    return bytes(record)

@@ -118,6 +118,13 @@ def decode_record(
     )
 
 
+def reconsume_count_at(sys_flag: int) -> int:
+    """Where the reconsume count lies; hosts with IPv6 addresses are 12 bytes longer."""
+    born = 12 if sys_flag & SysFlag.BORN_HOST_V6 else 0
+    store = 12 if sys_flag & SysFlag.STORE_HOST_V6 else 0
+    return RECONSUME_COUNT_AT + born + store
+
+
 def _tail(record: bytes, magic: int, body_end: int) -> tuple[int, bytes]:
     """(end of the topic, properties text) of a record whose body ends at *body_end*."""
     if magic == MAGIC_V1:
