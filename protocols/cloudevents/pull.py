@@ -103,7 +103,6 @@ class Pull:
             attempts_max=self._config.attempts_max,
             dead_letter_topic=dead_letters.PREFIX + qualified(tenant, group),
             start=Start.EARLIEST,
-            cluster=info.cluster,
         )
 
     # ── acknowledge, release, reject, renewLock ─────────────────────────────────────────

@@ -95,13 +95,13 @@ class Receiving:
         else:
             invisible_ms = validation.invisible_ms(milliseconds(request.invisible_duration))
         info = await self._peers.topic(client.call, topic)
-        broker = request.message_queue.broker.name
+        # All stores of all clusters that the routes name, not just the broker that the client
+        # happened to choose: nothing waits for its turn at a store nobody polls.
         return PopRequest(
             group=self.group_spec(client, group, info),
             count=min(max(request.batch_size, 1), telemetry.RECEIVE_BATCH_COUNT),
             invisible_ms=invisible_ms,
             wait_ms=self._wait_ms(rpc, request),
-            broker=broker if any(broker == name for name, _, _ in info.queues) else "",
             tags=tags,
         )
 
@@ -132,7 +132,6 @@ class Receiving:
             attempts_max=self._config.attempts_max,
             dead_letter_topic=dead_letters.PREFIX + qualified(tenant, group),
             start=Start.EARLIEST if self._config.new_groups == "earliest" else Start.END,
-            cluster=info.cluster,
         )
 
     def is_fifo(self, group: str, info: TopicInfo) -> bool:
