@@ -21,6 +21,7 @@ from store.committer import Committer, LazyDisk
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
 from store.engine import Engine, PrepareSegment
+from store.handlers.appends import Appends
 from store.handlers.context import Context
 from store.handlers.presence import Presences
 from store.handlers.streams import Streams
@@ -55,13 +56,20 @@ class Store:
         config: the ``store:`` block.
         auth: the cluster's credential; without one the store binds to loopback only.
         disk: another disk than the folder ``config.data`` (tests of faults).
+        is_alone: the process has nothing else to do, so that small syncs may block its loop.
     """
 
     def __init__(
-        self, config: StoreConfig, *, auth: ClusterAuth | None = None, disk: Disk | None = None
+        self,
+        config: StoreConfig,
+        *,
+        auth: ClusterAuth | None = None,
+        disk: Disk | None = None,
+        is_alone: bool = False,
     ) -> None:
         self.config = config
         self._auth = auth
+        self._is_alone = is_alone
         self._secret = auth.read_secret().decode() if auth is not None else ""
         if not self._secret and not config.bind.startswith(LOOPBACK):
             raise ConfigError(
@@ -98,6 +106,7 @@ class Store:
         context = Context(
             config=config,
             engine=engine,
+            appends=Appends(engine),
             waits=Waits(waiting_max=config.limits.waiting_max),
             streams=Streams(engine, lost_s=config.lost_ms_max / 1000),
             presences=Presences(
@@ -109,7 +118,10 @@ class Store:
         server = self._server = StoreServer(context)
         context.counters = server.counters
         committer = self._committer = Committer(
-            self._writer_disk, done=server.committed, failed=server.failed
+            self._writer_disk,
+            done=server.committed,
+            failed=server.failed,
+            is_in_place=self._is_alone,
         )
         committer.start()
         self._listener = await serve_remoting(

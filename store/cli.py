@@ -31,4 +31,8 @@ def command(
         fail_config(error)
     if data is not None:
         checked = checked.model_copy(update={"data": data})
-    sys.exit(run(lambda: Store(checked, auth=auth), pid_file=pid_file, log_level=log_level))
+    sys.exit(
+        run(
+            lambda: Store(checked, auth=auth, is_alone=True), pid_file=pid_file, log_level=log_level
+        )
+    )

@@ -27,6 +27,17 @@ LAZY_SYNC_S: Final = 0.5
 """``flush: async``: how far the disk may lag behind (Apache's flushIntervalCommitLog)."""
 
 
+IN_PLACE_BYTES_MAX: Final = 16 << 10
+"""A batch up to this size may be synced on the loop itself: two thread switches saved."""
+
+IN_PLACE_S_MAX: Final = 0.001
+"""Only while the slowest of the last 100 commits took less (store page, rule 13)."""
+
+WINDOW: Final = 100
+
+FAILED: Final = "writing the log failed: nothing more is acknowledged until a restart: %s"
+
+
 class LazyDisk(RealDisk):
     """
     ``flush: async``: a sync waits until half a second's worth has gathered.
@@ -61,6 +72,8 @@ class Committer:
         disk: what batches are executed on.
         done: called on the loop with each batch that is durable, and its seconds.
         failed: called on the loop, once, with the first error. Nothing is written after it.
+        is_in_place: small batches may be synced on the loop when nothing else is pending and
+            the disk is fast. Never where a gateway shares the loop.
     """
 
     def __init__(
@@ -69,8 +82,10 @@ class Committer:
         *,
         done: Callable[[WriteBatch, float], None],
         failed: Callable[[Exception], None],
+        is_in_place: bool = False,
     ) -> None:
         self._disk = disk
+        self._is_in_place = is_in_place
         self._done = done
         self._failed = failed
         self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
@@ -81,8 +96,7 @@ class Committer:
         """Batches handed in and not yet done."""
 
         self.has_failed = False
-        self.last_s: deque[float] = deque(maxlen=100)
-        """Seconds of the last commits."""
+        self._last_s: deque[float] = deque(maxlen=WINDOW)
 
     def start(self) -> None:
         self._thread.start()
@@ -93,9 +107,12 @@ class Committer:
         return self.out_count < OUT_MAX and not self.has_failed
 
     def submit(self, batch: WriteBatch) -> None:
-        """Make *batch* durable after all before it; on the loop, never blocks."""
+        """Make *batch* durable after all before it; on the loop."""
         self.out_count += 1
-        self._queue.put(batch)
+        if self._may_stay(batch):
+            self._commit_in_place(batch)
+        else:
+            self._queue.put(batch)
 
     async def close(self) -> None:
         """Finish what was handed in, then end the thread."""
@@ -105,9 +122,28 @@ class Committer:
         await self._ended.wait()
         self._thread.join()
 
+    def _may_stay(self, batch: WriteBatch) -> bool:
+        return (
+            self._is_in_place
+            and self.out_count == 1
+            and batch.byte_count <= IN_PLACE_BYTES_MAX
+            and len(self._last_s) == WINDOW
+            and max(self._last_s) < IN_PLACE_S_MAX
+        )
+
+    def _commit_in_place(self, batch: WriteBatch) -> None:
+        started = clock.monotonic()
+        try:
+            batch.execute(self._disk)
+        except Exception as error:
+            logger.critical(FAILED, error)
+            self._on_failed(error)
+        else:
+            self._on_done(batch, clock.monotonic() - started)
+
     def _on_done(self, batch: WriteBatch, seconds: float) -> None:
         self.out_count -= 1
-        self.last_s.append(seconds)
+        self._last_s.append(seconds)
         self._done(batch, seconds)
 
     def _on_failed(self, error: Exception) -> None:
@@ -124,6 +160,7 @@ class Committer:
             if isinstance(self._disk, LazyDisk):
                 self._disk.sync_all()
         except Exception as error:
+            logger.critical(FAILED, error)
             self._tell(self._on_failed, error)
         finally:
             self._tell(self._ended.set)

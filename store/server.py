@@ -24,10 +24,10 @@ from protocols.remoting.signing import ACCESS_KEY, is_signed_by
 from store.answers import StoreFailed
 from store.committer import Committer
 from store.engine import WriteBatch
-from store.handlers.answers import refuse
+from store.handlers.answers import not_available, refuse
 from store.handlers.clients import tell_members
 from store.handlers.connection import Connection
-from store.handlers.context import Context, not_available
+from store.handlers.context import Context
 from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
 from store.handlers.table import HANDLERS
 from store.metrics import ServerCounters
@@ -182,8 +182,10 @@ class StoreServer:
             if connection.is_open:
                 self.counters.frames += 1
                 self._handle(connection, command)
+        now = clock.read()
+        self.context.appends.flush(now)
         if self.counters.is_healthy:
-            self._let_time_pass(clock.read())
+            self._let_time_pass(now)
         if self._sends:
             self.tick_soon()
 

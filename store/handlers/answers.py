@@ -52,3 +52,8 @@ def refuse(request: RemotingCommand, error: Refused) -> RemotingCommand:
     return request.answer(
         response_code(error.code), {CODE_FIELD: str(int(error.code))}, remark=error.hint
     )
+
+
+def not_available(request: RemotingCommand, remark: str) -> RemotingCommand:
+    """The answer when the disk has failed: never an acknowledgement."""
+    return request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)

@@ -14,13 +14,14 @@ from typing import TypeVar
 from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code, Refused
-from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.private import AckAction, AckItem
 from protocols.remoting.records import NO_HOST, MessageIds, decode_record
 from store.answers import Granted, Pending, TopicConfig
 from store.config import StoreConfig
 from store.engine import Engine
+from store.handlers.answers import not_available
+from store.handlers.appends import Appends
 from store.handlers.client_table import ClientTable, QueueLocks
 from store.handlers.connection import Connection
 from store.handlers.popped import PoppedTable
@@ -41,6 +42,7 @@ class Context:
     config: StoreConfig
     engine: Engine
     waits: Waits
+    appends: Appends
     streams: Streams
     presences: Presences
     secret: str = ""
@@ -117,7 +119,8 @@ class Context:
     @property
     def is_busy(self) -> bool:
         """More is waiting for the disk than we want to hold."""
-        return self.engine.pending_bytes > self.config.limits.pending_bytes_max
+        waiting = self.engine.pending_bytes + self.appends.byte_count
+        return waiting > self.config.limits.pending_bytes_max
 
     def when_durable(
         self,
@@ -167,8 +170,3 @@ class Context:
 
 
 Handler = Callable[[Context, Connection, RemotingCommand], RemotingCommand | None]
-
-
-def not_available(request: RemotingCommand, remark: str) -> RemotingCommand:
-    """The answer when the disk has failed: never an acknowledgement."""
-    return request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)

@@ -9,6 +9,7 @@ not kept yet.
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from protocols import clock
@@ -47,6 +48,7 @@ NAMES_STORE_OWNS: Final = frozenset(
 NAMES_OF_DELAY: Final = frozenset(
     ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 )
+TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _BATCH_HEAD: Final = struct.Struct(">IIIiI")
 _U16: Final = struct.Struct(">H")
 
@@ -90,13 +92,8 @@ def send(
         drafts = [Draft(request.body, header.flag, header.properties.encode())]
     topic = _after_attempts(context, header, now)
     records, ids = _records(context, connection, header, topic, drafts, now)
-    pending = context.engine.append(records, now)
-    context.when_durable(
-        connection,
-        request,
-        pending,
-        lambda results: _answer(context, request, header, results, ids),
-    )
+    make = partial(_answer, context, request, header, ids)
+    context.appends.add(connection, request, records, make, now)
     return None
 
 
@@ -194,7 +191,7 @@ def _records(
             queue_id=max(queue_id, 0),
             properties_text=properties,
             born_ms=header.born_ms or now.wall_ms,
-            sys_flag=header.sys_flag & ~SysFlag.TRANSACTION_ROLLBACK,
+            sys_flag=header.sys_flag & ~TRANSACTION_BITS,
             flag=draft.flag,
             reconsume_count=header.reconsume_count,
             born_host=born_host,
@@ -244,8 +241,8 @@ def _answer(
     context: Context,
     request: RemotingCommand,
     header: SendHeader,
-    results: Sequence[AppendResult],
     ids: Sequence[str],
+    results: Sequence[AppendResult],
 ) -> RemotingCommand:
     """SendMessageResponseHeader; one refused member refuses a batch, which is one block."""
     for result in results:
@@ -288,13 +285,12 @@ def send_back(
     is_dead = int_field(fields, "delayLevel") < 0 or message.reconsume_count >= limit
     topic = _dead_letter(context, group_name, now) if is_dead else retry_topic(group_name)
     record = retried(context, message, topic)
-    pending = context.engine.append([AppendRecord(topic, -1, record)], now)
 
     def answer(results: Sequence[AppendResult]) -> RemotingCommand:
         code = response_code(results[0].code)
         return request.answer(code, remark=results[0].hint)
 
-    context.when_durable(connection, request, pending, answer)
+    context.appends.add(connection, request, [AppendRecord(topic, -1, record)], answer, now)
     return None
 
 

@@ -188,7 +188,7 @@ def groups_of_topic(
 
 def can(config: TopicConfig, permission: Permission) -> bool:
     """Whether the topic's permission bits allow it."""
-    return bool(config.perm & permission)
+    return bool(config.perm & int(permission))
 
 
 def no_such_topic(request: RemotingCommand, name: str) -> RemotingCommand:

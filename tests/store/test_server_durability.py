@@ -140,9 +140,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
 async def test_a_failed_sync_acknowledges_nothing(tmp_path: Path) -> None:
     """After an I/O error every send is SERVICE_NOT_AVAILABLE, also when the disk recovers."""
     disk = FaultyDisk(tmp_path / "store")
-    store = Store(store_config(tmp_path), disk=disk)
-    await store.start()
-    async with connected(store) as client:
+    async with running_store(tmp_path, disk=disk) as store, connected(store) as client:
         assert (await ask(client, RequestCode.SEND_MESSAGE_V2, SEND, b"1")).code == 0
         disk.is_broken = True
         answer = await ask(client, RequestCode.SEND_MESSAGE_V2, SEND, b"2")
@@ -152,16 +150,16 @@ async def test_a_failed_sync_acknowledges_nothing(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert not store.is_healthy
         assert await read_all(client) == [b"1"]
-    await store.stop()
 
 
 async def test_too_much_pending_is_system_busy(tmp_path: Path) -> None:
     """While the disk hangs, memory is bounded: standard clients are told to come later."""
     disk = FaultyDisk(tmp_path / "store")
     limits = SMALL | {"pending_bytes_max": 1 << 20}
-    store = Store(store_config(tmp_path, limits=limits), disk=disk)
-    await store.start()
-    async with connected(store) as client:
+    async with (
+        running_store(tmp_path, disk=disk, limits=limits) as store,
+        connected(store) as client,
+    ):
         assert (await ask(client, RequestCode.SEND_MESSAGE_V2, SEND, b"1")).code == 0
         disk.go.clear()
         command = RemotingCommand
@@ -177,31 +175,28 @@ async def test_too_much_pending_is_system_busy(tmp_path: Path) -> None:
         assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
         assert codes.count(ResponseCode.SUCCESS) <= 1 + (1 << 20) // 65536
         assert len(await read_all(client)) == 1 + codes.count(ResponseCode.SUCCESS)
-    await store.stop()
 
 
 async def test_a_gateway_is_not_read_while_the_disk_hangs(tmp_path: Path) -> None:
     """Frames beyond the bound wait in the socket and are all run when the disk goes on."""
     disk = FaultyDisk(tmp_path / "store")
     limits = SMALL | {"pending_bytes_max": 1 << 20}
-    store = Store(store_config(tmp_path, limits=limits, silence_ms_max=60_000), disk=disk)
-    await store.start()
-    gateway = GatewayEnd("gw-1")
-    await gateway.connect(store)
-    assert gateway.client is not None
-    disk.go.clear()
-    frames = [gateway.frame_of([b"x" * 65536]) for _ in range(64)]
-    sends = [asyncio.ensure_future(gateway.client.request(frame, 30)) for frame in frames]
-    server = store.local_handler()
-    assert isinstance(server, StoreServer)
-    await eventually(lambda: server.counters.busy > 0, "the gateway is paused")
-    assert not any(send.done() for send in sends)
-    assert store.metrics()["pending_bytes"] < 4 << 20
-    disk.go.set()
-    answers = await asyncio.gather(*sends)
-    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
-    await gateway.close()
-    await store.stop()
+    async with running_store(tmp_path, disk=disk, limits=limits, silence_ms_max=60_000) as store:
+        gateway = GatewayEnd("gw-1")
+        await gateway.connect(store)
+        assert gateway.client is not None
+        disk.go.clear()
+        frames = [gateway.frame_of([b"x" * 65536]) for _ in range(64)]
+        sends = [asyncio.ensure_future(gateway.client.request(frame, 30)) for frame in frames]
+        server = store.local_handler()
+        assert isinstance(server, StoreServer)
+        await eventually(lambda: server.counters.busy > 0, "the gateway is paused")
+        assert not any(send.done() for send in sends)
+        assert store.metrics()["pending_bytes"] < 4 << 20
+        disk.go.set()
+        answers = await asyncio.gather(*sends)
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        await gateway.close()
 
 
 async def test_a_full_store_refuses_sends_and_goes_on_with_the_rest(tmp_path: Path) -> None:
@@ -233,12 +228,10 @@ async def test_a_full_store_refuses_sends_and_goes_on_with_the_rest(tmp_path: Pa
 async def test_with_a_credential_nobody_else_is_heard(tmp_path: Path) -> None:
     """Unsigned requests and wrong signatures are NO_PERMISSION; a signed HELLO opens the rest."""
     auth = ClusterAuth(access_key="tidegate", secret="very secret")
-    store = Store(store_config(tmp_path), auth=auth)
-    await store.start()
     hello = RemotingCommand(
         PrivateCode.HELLO, None, encode_body(Hello(gateway="gw-1", gateway_epoch=0))
     )
-    async with connected(store) as client:
+    async with running_store(tmp_path, auth=auth) as store, connected(store) as client:
         for secret in ("", "wrong", "very secret"):
             for command in (hello, RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)):
                 if secret:
@@ -248,7 +241,6 @@ async def test_with_a_credential_nobody_else_is_heard(tmp_path: Path) -> None:
                 assert (answer.code == ResponseCode.NO_PERMISSION) is not is_right
         answer = await client.request(RemotingCommand(RequestCode.GET_BROKER_CONFIG), WAIT_S)
         assert answer.code == ResponseCode.SUCCESS
-    await store.stop()
 
 
 def test_beyond_loopback_a_credential_is_needed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from protocols.daemon.config import ClusterAuth
 from protocols.remoting import private
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
@@ -17,6 +18,7 @@ from protocols.remoting.private import PrivateCode
 from protocols.remoting.records import encode_properties, encode_record
 from store.app import Store
 from store.config import StoreConfig
+from store.disk import Disk
 
 T = TypeVar("T")
 WAIT_S = 5.0
@@ -45,9 +47,11 @@ async def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 
 @asynccontextmanager
-async def running_store(folder: Path, **changes: Any) -> AsyncIterator[Store]:
+async def running_store(
+    folder: Path, *, disk: Disk | None = None, auth: ClusterAuth | None = None, **changes: Any
+) -> AsyncIterator[Store]:
     """Start a store, stop it at the end."""
-    store = Store(store_config(folder, **changes))
+    store = Store(store_config(folder, **changes), disk=disk, auth=auth)
     await store.start()
     try:
         yield store
