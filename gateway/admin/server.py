@@ -4,6 +4,7 @@ The admin listener (aiohttp): ``/healthz /readyz /metrics``, ``GET /api/clients`
 aiohttp is imported with this module, which is imported when the listener exists.
 """
 
+import asyncio
 import html
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,8 @@ from aiohttp import web
 from gateway.admin.access import COOKIE, SESSION_S, Access
 from gateway.clients import ClientTable
 from gateway.metrics import Registry
-from protocols.driver import split_bind
+from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
+from protocols.driver import listen, split_bind
 
 logger = logging.getLogger("tidegate.admin")
 
@@ -26,6 +28,8 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 BODY_BYTES_MAX: Final = 1 << 20
+HANDSHAKE_S_MAX: Final = 10.0
+"""A connection whose first request head is not whole by then is closed."""
 
 PAGE = """<!doctype html><meta charset="utf-8"><title>Tidegate</title>
 <style>body{{font:15px system-ui;margin:2em;max-width:60em}}td,th{{padding:.2em 1em .2em 0;
@@ -56,10 +60,12 @@ class AdminServer:
         self._listeners = listeners
         self._explain = explain
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._doors: Doors = {}
+        self._malformed = metrics.counter("admin_malformed", "Requests that were no HTTP")
 
     async def start(self, bind: str) -> tuple[str, int]:
         """Listen; the bound host and port. Raises OSError."""
-        host, port = split_bind(bind)
         app = web.Application(
             middlewares=[_answer_safely, self._guard], client_max_size=BODY_BYTES_MAX
         )
@@ -75,14 +81,23 @@ class AdminServer:
                 web.get("/", self._page),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, shutdown_timeout=2.0)
-        await site.start()
-        bound = self._runner.addresses[0]
-        return str(bound[0]), int(bound[1])
+        log = logging.getLogger("tidegate.admin.http")
+        log.addFilter(NoTracebacks(self._malformed.inc))
+        self._runner = runner = web.AppRunner(
+            app, access_log=None, logger=log, handle_signals=False, shutdown_timeout=2.0
+        )
+        await runner.setup()
+
+        def connection() -> asyncio.Protocol:
+            assert runner.server is not None
+            return Guard(runner.server(), self._doors, HANDSHAKE_S_MAX)
+
+        self._server = await listen(connection, bind)
+        return split_bind(bind)[0], int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -90,6 +105,9 @@ class AdminServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        door = self._doors.get(request.transport) if request.transport is not None else None
+        if door is not None:
+            door.is_awake = True
         if request.path in ("/healthz", "/readyz"):
             return await handler(request)
         token = request.query.get("token")

@@ -6,7 +6,6 @@ killed, and every log is there when an assertion fails.
 """
 
 import contextlib
-import importlib.util
 import os
 import signal
 import subprocess
@@ -253,11 +252,7 @@ LISTENERS = ("mqtt", "mqtt-ws", "amqp", "events", "grpc", "remoting", "admin")
 
 def any_ports() -> list[str]:
     """Settings that let the kernel pick every listener's port."""
-    settings = [f"listeners.{listener}.bind=127.0.0.1:0" for listener in LISTENERS]
-    for name, module in {"amqp": "amqp", "events": "cloudevents", "remoting": "remoting"}.items():
-        if importlib.util.find_spec(f"protocols.{module}.adapter") is None:
-            settings.append(f"listeners.{name}.enabled=false")
-    return settings
+    return [f"listeners.{listener}.bind=127.0.0.1:0" for listener in LISTENERS]
 
 
 def _sets(*settings: str) -> Iterator[str]:

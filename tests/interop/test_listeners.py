@@ -1,0 +1,48 @@
+"""All seven default listeners: silent peers and nonsense cost one connection each."""
+
+import socket
+import time
+
+import pytest
+
+from tests.support.processes import LISTENERS, Daemons
+
+pytestmark = pytest.mark.client
+
+HANDSHAKE_S = 10.0
+
+
+def ends(connection: socket.socket, until: float) -> bool:
+    """Whether the other side closes before *until* (monotonic seconds)."""
+    try:
+        while (left := until - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(4096):
+                return True
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        pass
+    return False
+
+
+def test_silent_handshakes_are_closed_and_nonsense_harms_nobody() -> None:
+    """Ten seconds for a first word on every port; a malformed packet ends its own connection."""
+    with Daemons() as daemons:
+        up = daemons.up()
+        started = time.monotonic()
+        silent = {name: socket.create_connection(up.address(name)) for name in LISTENERS}
+        broken = {name: socket.create_connection(up.address(name)) for name in LISTENERS}
+        for connection in broken.values():
+            connection.sendall(b"\xff\x00\xff\xff\xff\xff\xff\xff nonsense \r\n\r\n" * 4)
+        late = [n for n, item in broken.items() if not ends(item, started + HANDSHAKE_S + 4)]
+        open_still = [n for n, item in silent.items() if not ends(item, started + HANDSHAKE_S + 4)]
+        took = time.monotonic() - started
+        for connection in (*silent.values(), *broken.values()):
+            connection.close()
+        assert (late, open_still) == ([], [])
+        assert took > HANDSHAKE_S - 1
+        assert up.process.poll() is None
+        for name in LISTENERS:
+            socket.create_connection(up.address(name), timeout=5).close()
+        assert "Traceback" not in up.log()
