@@ -416,6 +416,17 @@ class SendItem(NamedTuple):
     """16 bytes; ``NO_ONCE_KEY``: none."""
 
 
+class SendColumns(NamedTuple):
+    """The items of a frame by field: what a store works on, without an object per item."""
+
+    lengths: Sequence[int]
+    set_indexes: Sequence[int]
+    flags: Sequence[int]
+    order_hashes: Sequence[int]
+    expires_at_ms: Sequence[int]
+    once_keys: Sequence[bytes]
+
+
 class SendFrame(NamedTuple):
     gateway_epoch: int
     frame: int
@@ -423,9 +434,14 @@ class SendFrame(NamedTuple):
     """Highest frame number up to which the gateway has all answers: results may be forgotten."""
 
     sets: tuple[SendSet, ...]
-    items: list[SendItem]
+    columns: SendColumns
     records: memoryview
     """All records back to back; the store copies them once."""
+
+    @property
+    def items(self) -> list[SendItem]:
+        """Row by row, for those who are in no hurry."""
+        return [SendItem._make(item) for item in zip(*self.columns, strict=True)]
 
 
 def encode_set(send_set: SendSet) -> bytes:
@@ -469,15 +485,16 @@ def decode_send(body: bytes | memoryview) -> SendFrame:
         records_start = items_start + item_count * ITEM.size
         if start != items_start or records_start > len(view):
             raise PeerError("SEND frame: tables do not fit the body")
-        items = [SendItem._make(item) for item in ITEM.iter_unpack(view[items_start:records_start])]
+        rows = ITEM.iter_unpack(view[items_start:records_start])
+        columns = SendColumns._make(list(zip(*rows, strict=True)) or [()] * 6)
     except (struct.error, UnicodeDecodeError) as error:
         raise PeerError(f"SEND frame: {error}") from error
     records = view[records_start:]
-    if sum([item.length for item in items]) != len(records):
+    if sum(columns.lengths) != len(records):
         raise PeerError("SEND frame: record lengths do not add up to the body")
-    if any([item.set_index >= set_count for item in items]):
+    if max(columns.set_indexes, default=-1) >= set_count:
         raise PeerError("SEND frame: item names a set that is not there")
-    return SendFrame(epoch, frame, answered, tuple(sets), items, records)
+    return SendFrame(epoch, frame, answered, tuple(sets), columns, records)
 
 
 #   SEND answer

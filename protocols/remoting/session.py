@@ -6,6 +6,7 @@ waits (pulls, heartbeats, offsets) runs as a task of its own, because its answer
 any order.
 """
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -98,22 +99,21 @@ class Session:
         try:
             while self._backlog and self.peer.is_open:
                 command = self._backlog[0]
-                call = await self._authenticate(command)
+                try:
+                    call = await self._authenticate(command)
+                except Refused as error:
+                    self._backlog.pop(0)
+                    self._refuse(command, error)
+                    continue
                 self._backlog.pop(0)
-                if call is None:
-                    self._refuse(
-                        command,
-                        Refused(Code.UNAUTHORIZED, "client", "wrong or missing signature"),
-                    )
-                else:
-                    self.call = call
-                    self._dispatch(command, call)
+                self.call = call
+                self._dispatch(command, call)
         finally:
             self._is_draining = False
             self._resume()
 
-    async def _authenticate(self, command: RemotingCommand) -> Call | None:
-        """The caller; each signature is checked, because it covers its request."""
+    async def _authenticate(self, command: RemotingCommand) -> Call:
+        """The caller; each signature is checked, because it covers its request. Raises Refused."""
         access_key = command.fields.get(ACCESS_KEY, "")
         known = self._calls.get(access_key)
         if known is not None and not access_key:
@@ -122,7 +122,7 @@ class Session:
             self._credentials(command, access_key)
         )
         if identity is None:
-            return None
+            raise Refused(Code.UNAUTHORIZED, "client", "wrong or missing signature")
         if known is None or known.identity != identity:
             known = self._new_call(access_key, identity)
         return known
@@ -144,7 +144,7 @@ class Session:
             has_credentials=bool(access_key),
         )
 
-    def _new_call(self, access_key: str, identity: Identity) -> Call | None:
+    def _new_call(self, access_key: str, identity: Identity) -> Call:
         call = Call(
             protocol="remoting",
             listener=self.host.listener,
@@ -154,9 +154,10 @@ class Session:
             peer=self.peer.address,
         )
         if self._leave is None:
-            if self.host.services.admit(call) != Code.OK:
-                self.peer.close()
-                return None
+            code = self.host.services.admit(call)
+            if code != Code.OK:
+                asyncio.get_running_loop().call_soon(self.peer.close)  # after the answer
+                raise Refused(code, "connection", "over the limits of this listener")
             info = ClientInfo(
                 "remoting",
                 self.host.listener,

@@ -42,6 +42,7 @@ from protocols.pipeline import (
     Subscription,
     TopicInfo,
 )
+from protocols.remoting.records import encode_record
 from protocols.subjects import FilterTree, matches
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
@@ -184,8 +185,19 @@ class FakeBroker:
             *message.properties,
         ]
         text = "".join(f"{name}\x01{value}\x02" for name, value in pairs if value)
+        record = encode_record(
+            topic,
+            message.body,
+            queue_id=queue_id,
+            queue_offset=offset,
+            log_position=self.end,
+            born_ms=message.born_ms or now_ms,
+            store_ms=now_ms,
+            sys_flag=message.sys_flag,
+            properties_text=text.encode(),
+        )
         return StoredMessage(
-            record=message.body,
+            record=record,
             topic=topic,
             body=message.body,
             properties_text=text.encode(),

@@ -1,0 +1,326 @@
+"""The gateway's remoting front over sockets, on services in memory."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from protocols.errors import Code, ConfigError, Refused
+from protocols.remoting.adapter import RemotingAdapter
+from protocols.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBody,
+    MessageQueue,
+    ProducerData,
+    QueryAssignmentBody,
+    RouteData,
+    SubscriptionData,
+    decode_body,
+    encode_body,
+)
+from protocols.remoting.client import RemotingClient
+from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.headers import SendHeader
+from protocols.remoting.peer import Peer
+from protocols.remoting.records import decode_records
+from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
+from tests.support.fake_services import BROKER, FakeServices
+
+
+class Client:
+    """A RocketMQ client's end, and what the gateway pushed to it."""
+
+    def __init__(self) -> None:
+        self.remoting: RemotingClient
+        self.pushed: asyncio.Queue[RemotingCommand] = asyncio.Queue()
+
+    async def connect(self, address: tuple[str, int]) -> "Client":
+        self.remoting = await RemotingClient.connect(f"{address[0]}:{address[1]}", push=self._push)
+        return self
+
+    def _push(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
+        for command in commands:
+            self.pushed.put_nowait(command)
+
+    async def ask(self, code: int, body: bytes = b"", **fields: object) -> RemotingCommand:
+        texts = {name: str(value) for name, value in fields.items()}
+        return await self.remoting.request(RemotingCommand(code, texts, body))
+
+    async def send(self, topic: str, body: bytes, **changes: object) -> RemotingCommand:
+        await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)  # as every client does
+        header = SendHeader(producer_group="p", topic=topic, queue_id=0, broker=BROKER)
+        header = header._replace(**changes)  # type: ignore[arg-type]
+        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.to_fields(), body)
+        return await self.remoting.request(command)
+
+    async def join(self, group: str, topic: str, client_id: str = "c1", **changes: str) -> None:
+        consumer = ConsumerData(
+            group_name=group,
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=[SubscriptionData(topic=topic)],
+            **changes,  # type: ignore[arg-type]
+        )
+        beat = HeartbeatData(
+            client_id=client_id,
+            consumer_data_set=[consumer],
+            producer_data_set=[ProducerData(group_name="p")],
+        )
+        answer = await self.ask(RequestCode.HEART_BEAT, encode_body(beat))
+        assert answer.code == 0, answer.remark
+
+    async def pull(
+        self, group: str, topic: str, offset: int = 0, wait_ms: int = 0, **fields: object
+    ) -> RemotingCommand:
+        base: dict[str, object] = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": int(PullFlag.SUSPEND) if wait_ms else 0,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": wait_ms,
+            "subVersion": 0,
+            "bname": BROKER,
+        }
+        return await self.ask(RequestCode.PULL_MESSAGE, **{**base, **fields})
+
+
+@pytest.fixture
+def services() -> FakeServices:
+    return FakeServices()
+
+
+@pytest.fixture
+async def address(services: FakeServices) -> AsyncIterator[tuple[str, int]]:
+    adapter = RemotingAdapter.from_config(
+        "remoting", {"protocol": "remoting", "bind": "127.0.0.1:0"}
+    )
+    serving = asyncio.ensure_future(adapter.serve(services))
+    yield await services.address("remoting")
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+@pytest.fixture
+async def client(address: tuple[str, int]) -> AsyncIterator[Client]:
+    client = await Client().connect(address)
+    yield client
+    await client.remoting.close()
+
+
+def bodies(answer: RemotingCommand) -> list[bytes]:
+    return [message.body for message in decode_records(answer.body)]
+
+
+async def test_route_and_automatic_topic(client: Client, address: tuple[str, int]) -> None:
+    """An unknown topic is made by the first question; its brokers are all at our address."""
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="New")
+    route = decode_body(RouteData, answer.body)
+    assert route.broker_datas[0].broker_addrs == {0: f"{address[0]}:{address[1]}"}
+    assert route.queue_datas[0].broker_name == BROKER
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="%RETRY%g")
+    assert decode_body(RouteData, answer.body).queue_datas[0].read_queue_nums == 16
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+    assert answer.code == 0
+
+
+async def test_automatic_topics_can_be_off(services: FakeServices) -> None:
+    section = {"protocol": "remoting", "bind": "127.0.0.1:0", "auto_create_topics": False}
+    adapter = RemotingAdapter.from_config("off", section)
+    serving = asyncio.ensure_future(adapter.serve(services))
+    client = await Client().connect(await services.address("off"))
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="New")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    await client.remoting.close()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_send_pull_commit(client: Client, services: FakeServices) -> None:
+    """A sent message is popped by a pull; the commit above it acks it for the whole group."""
+    sent = await client.send("T", b"one")
+    assert sent.code == 0
+    assert sent.fields["queueOffset"] == "0"
+    await client.join("g", "T")
+    answer = await client.pull("g", "T")
+    assert bodies(answer) == [b"one"]
+    assert answer.fields["nextBeginOffset"] == "1"
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": 0, "bname": BROKER}
+    await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **commit)
+    await client.remoting.close()
+    other = await Client().connect(services.listeners["remoting"])
+    await other.join("g", "T", "c2")
+    assert (await other.pull("g", "T")).code == ResponseCode.PULL_NOT_FOUND
+    await other.remoting.close()
+
+
+async def test_lost_client_gives_back(client: Client, services: FakeServices) -> None:
+    """What a lost connection held goes to another member, through the retry topic."""
+    await client.send("T", b"one")
+    await client.join("g", "T")
+    assert bodies(await client.pull("g", "T")) == [b"one"]
+    other = await Client().connect(services.listeners["remoting"])
+    await other.join("g", "T", "c2")
+    client.remoting.peer.abort()
+    answer = await other.pull("g", "T", wait_ms=3000)
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    answer = await other.pull("g", "%RETRY%g", bname="tidegate-retry")
+    (message,) = decode_records(answer.body)
+    assert (message.body, message.topic, message.queue_offset) == (b"one", "T", 0)
+    assert message.reconsume_count >= 1
+    await other.remoting.close()
+
+
+async def test_send_back(client: Client) -> None:
+    """A message that was given back is not acked by the commit above it, and comes again."""
+    await client.send("T", b"one")
+    await client.join("g", "T")
+    answer = await client.pull("g", "T")
+    (message,) = decode_records(answer.body)
+    back = {"offset": message.log_position, "group": "g", "bname": BROKER}
+    answer = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, delayLevel=1, **back)
+    assert answer.code == 0
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": 0, "bname": BROKER}
+    await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **commit)
+    await client.pull("g", "T", offset=1, wait_ms=3000)
+    answer = await client.pull("g", "%RETRY%g", bname="tidegate-retry")
+    assert bodies(answer) == [b"one"]
+
+
+async def test_pull_consumer_reads_by_offset(client: Client) -> None:
+    """Who pulls actively reads what is there, as often as asked; the offset is kept."""
+    for body in (b"1", b"2", b"3"):
+        await client.send("T", body)
+    await client.join("g", "T", consume_type="CONSUME_ACTIVELY")
+    assert bodies(await client.pull("g", "T", offset=1)) == [b"2", b"3"]
+    assert bodies(await client.pull("g", "T", offset=1)) == [b"2", b"3"]
+    place = {"topic": "T", "queueId": 0, "bname": BROKER}
+    answer = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", **place)
+    assert answer.code == ResponseCode.QUERY_NOT_FOUND
+    await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", commitOffset=2, **place)
+    answer = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", **place)
+    assert answer.fields == {"offset": "2"}
+    assert (await client.ask(RequestCode.GET_MAX_OFFSET, **place)).fields == {"offset": "3"}
+    assert (await client.ask(RequestCode.GET_MIN_OFFSET, **place)).fields == {"offset": "0"}
+    assert (await client.pull("g", "T", offset=9)).code == ResponseCode.PULL_OFFSET_MOVED
+    assert (await client.pull("g", "T", offset=3)).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_members_and_notification(client: Client, services: FakeServices) -> None:
+    """Members of a group are listed in one order; each change is pushed to the others (40)."""
+    await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    await client.join("g", "T", "c1")
+    other = await Client().connect(services.listeners["remoting"])
+    await other.join("g", "T", "c0")
+    answer = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+    assert json.loads(answer.body) == {"consumerIdList": ["c0", "c1"]}
+    async with asyncio.timeout(3):
+        told = await client.pushed.get()
+    assert told.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    body = QueryAssignmentBody(topic="T", consumer_group="g", client_id="c1")
+    answer = await client.ask(RequestCode.QUERY_ASSIGNMENT, encode_body(body))
+    mine = json.loads(answer.body)["messageQueueAssignments"]
+    assert [item["messageQueue"]["queueId"] for item in mine] == [2, 3]
+    await other.ask(RequestCode.UNREGISTER_CLIENT, clientID="c0", consumerGroup="g")
+    answer = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+    assert json.loads(answer.body) == {"consumerIdList": ["c1"]}
+    answer = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    await other.remoting.close()
+
+
+async def test_queue_locks(client: Client, services: FakeServices) -> None:
+    """One member holds a queue; it is free again when that member has left."""
+    await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    await client.join("g", "T", "c1")
+    other = await Client().connect(services.listeners["remoting"])
+    await other.join("g", "T", "c2")
+    queue = MessageQueue(topic="T", broker_name=BROKER, queue_id=0)
+
+    async def lock(asking: Client, client_id: str) -> list[object]:
+        body = LockBody(consumer_group="g", client_id=client_id, mq_set=[queue])
+        answer = await asking.ask(RequestCode.LOCK_BATCH_MQ, encode_body(body))
+        found: list[object] = json.loads(answer.body)["lockOKMQSet"]
+        return found
+
+    assert len(await lock(client, "c1")) == 1
+    assert len(await lock(client, "c1")) == 1
+    assert await lock(other, "c2") == []
+    body = LockBody(consumer_group="g", client_id="c1", mq_set=[queue])
+    await client.ask(RequestCode.UNLOCK_BATCH_MQ, encode_body(body))
+    assert len(await lock(other, "c2")) == 1
+    await other.remoting.close()
+
+
+async def test_signed_requests(services: FakeServices, client: Client) -> None:
+    """Every request of a client is checked by its signature; a wrong one is refused alone."""
+    command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", ACCESS_KEY: "k"})
+    digest = hmac.new(b"secret", signed_content(command.fields), hashlib.sha1).digest()
+    services.users["k"] = digest
+    command.fields[SIGNATURE] = base64.b64encode(digest).decode()
+    assert (await client.remoting.request(command)).code == 0
+    command.fields[SIGNATURE] = base64.b64encode(b"x" * 20).decode()
+    answer = await client.remoting.request(command)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert answer.code == ResponseCode.NO_PERMISSION
+
+
+async def test_denied_consumer(client: Client, services: FakeServices) -> None:
+    """The ACL speaks at the heartbeat and at the pull."""
+    await client.send("Secret", b"x")
+    services.denied.add(("consume", "Secret"))
+    data = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="Secret")])
+    beat = encode_body(HeartbeatData(client_id="c", consumer_data_set=[data]))
+    answer = await client.ask(RequestCode.HEART_BEAT, beat)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert (await client.pull("g", "Secret")).code == ResponseCode.NO_PERMISSION
+
+
+async def test_throttled_connection_is_closed(services: FakeServices, client: Client) -> None:
+    """A connection over the limits is told so and closed."""
+    services.admit_code = Code.TOO_MANY_REQUESTS
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    with pytest.raises(Refused):
+        await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "expected"),
+    [
+        (RequestCode.POP_MESSAGE, {}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        (RequestCode.PULL_MESSAGE, {}, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.SEND_MESSAGE_V2, {}, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.HEART_BEAT, {}, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, {}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+async def test_malformed_requests(
+    client: Client, code: int, fields: dict[str, str], expected: int
+) -> None:
+    """Each is answered with the reason; the connection goes on."""
+    answer = await client.ask(code, **fields)
+    assert answer.code == expected
+    assert answer.remark
+    assert (await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 0
+
+
+async def test_sql_filter_is_refused(client: Client) -> None:
+    body = b'{"clientId":"c","group":"g","subscriptionData":{"expressionType":"SQL92","topic":"T"}}'
+    answer = await client.ask(RequestCode.CHECK_CLIENT_CONFIG, body)
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_bad_settings_name_their_keys() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RemotingAdapter.from_config("r", {"bind": "127.0.0.1:0", "held_max": 1, "colour": "red"})
+    assert any("listeners.r.held_max" in problem for problem in caught.value.problems)
+    assert any("listeners.r.colour" in problem for problem in caught.value.problems)
