@@ -26,6 +26,7 @@ class Ingest:
         self._config = config
         self._services = services
         self._access = access
+        self._heads = mapping.Heads()
 
     async def post(self, request: web.Request) -> web.Response:
         """202 after every event is stored; a batch is validated whole before any is sent."""
@@ -41,7 +42,7 @@ class Ingest:
         self._check_sizes(events)
         await self._access.topic(call, topic, may_create=True)
         if events:
-            messages = [mapping.to_message(event, topic) for event in events]
+            messages = [mapping.to_message(event, topic, self._heads) for event in events]
             results = await self._services.pipeline.send(call, messages)
             _check_results(events, results)
         return web.Response(status=202)

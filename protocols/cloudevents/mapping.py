@@ -7,6 +7,8 @@ CloudEvents Java SDK writes and reads. Messages of other protocols are told as e
 ``tidegate.message``.
 """
 
+import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,6 +19,15 @@ PREFIX: Final = "CE_"
 CONTENT_TYPE: Final = "CE_contenttype"
 NO_DATA: Final = b"\x00"
 """RocketMQ refuses empty bodies."""
+
+HEADS_MAX: Final = 4096
+"""Heads kept per listener; beyond, the oldest goes."""
+
+COMPRESSED_FLAG: Final = 0x1
+"""sysFlag: the body is compressed; bits 8 to 10 name how (0, 3: zlib)."""
+COMPRESSION_MASK: Final = 0x700
+ZLIB_TYPES: Final = (0x000, 0x300)
+INFLATED_BYTES_MAX: Final = 16 << 20
 
 MESSAGE_TYPE: Final = "tidegate.message"
 """``type`` of a message that was not published as an event."""
@@ -47,25 +58,39 @@ SYSTEM_NAMES: Final = frozenset(
 _TAG_FORBIDDEN: Final = frozenset("| ")
 
 
-def to_message(event: Event, topic: str) -> Message:
+class Heads:
+    """One head object per topic, address, tag and order key, so that decisions are cached."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[str, str, str, str], Head] = {}
+
+    def get(self, topic: str, attributes: Mapping[str, str]) -> Head:
+        subject, order_key = attributes.get("subject", ""), attributes.get("partitionkey", "")
+        key = (topic, subject, attributes["type"], order_key)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= HEADS_MAX:
+                del self._heads[next(iter(self._heads))]
+            head = self._heads[key] = Head(
+                subject=f"{topic}/{subject}" if subject else topic,
+                topic=topic,
+                tag=_tag_of(attributes["type"]),
+                order_key=order_key,
+                is_fifo=bool(order_key),
+            )
+        return head
+
+
+def to_message(event: Event, topic: str, heads: Heads) -> Message:
     """The message of an event that was posted to *topic*."""
     attributes = event.attributes
-    subject = attributes.get("subject", "")
     pairs = [(PREFIX + name, value) for name, value in attributes.items()]
     if event.content_type:
         pairs.append((CONTENT_TYPE, event.content_type))
         pairs.append(("TG_CONTENT_TYPE", event.content_type))
-    partition_key = attributes.get("partitionkey", "")
-    head = Head(
-        subject=f"{topic}/{subject}" if subject else topic,
-        topic=topic,
-        tag=_tag_of(attributes["type"]),
-        order_key=partition_key,
-        is_fifo=bool(partition_key),
-    )
     identifier = attributes["id"]
     return Message(
-        head,
+        heads.get(topic, attributes),
         NO_DATA if event.data is None else event.data,
         tuple(pairs),
         keys="" if any(letter.isspace() for letter in identifier) else identifier,
@@ -100,7 +125,7 @@ def from_stored(message: StoredMessage) -> Event:
     return Event(
         attributes={name: value for name, value in attributes.items() if value},
         content_type=properties.get("TG_CONTENT_TYPE", ""),
-        data=message.body,
+        data=body_of(message),
     )
 
 
@@ -111,12 +136,25 @@ def _event_of(message: StoredMessage) -> Event:
         if name.startswith(PREFIX) and name != CONTENT_TYPE
     }
     content_type = message.properties.get(CONTENT_TYPE, "")
-    has_data = message.body != NO_DATA
+    body = body_of(message)
     return Event(
         attributes=attributes,
         content_type=content_type,
-        data=message.body if has_data else None,
+        data=None if body == NO_DATA else body,
     )
+
+
+def body_of(message: StoredMessage) -> bytes:
+    """The body as its publisher meant it: remoting producers compress theirs beyond 4 KiB."""
+    is_compressed = bool(message.sys_flag & COMPRESSED_FLAG)
+    if not is_compressed or message.sys_flag & COMPRESSION_MASK not in ZLIB_TYPES:
+        return message.body
+    engine = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        plain = engine.decompress(message.body, INFLATED_BYTES_MAX)
+    except zlib.error:
+        return message.body  # its flag lies: the bytes are what there is
+    return plain if engine.eof else message.body
 
 
 def _source_of(message: StoredMessage) -> str:
