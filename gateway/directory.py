@@ -18,6 +18,7 @@ from gateway.clusters.client import ClusterClient
 from gateway.clusters.connection import unpacked
 from gateway.clusters.presence import GatewayPresence
 from gateway.clusters.tidegate import TidegateLink
+from gateway.fences import Fences
 from gateway.matching import PREFIX as FILTER_PREFIX
 from gateway.matching import MatchingTable, encode_row, row_key
 from protocols import clock
@@ -102,8 +103,8 @@ class DirectoryClient:
         self._is_writing = False
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
         self._is_waiting = False
-        self._fences: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._tasks = Tasks("directory")
+        self._fences = Fences(presence, clusters, self._tasks)
         self._ended: list[Callable[[], None]] = []
         self._joined: list[Callable[[], None]] = []
         self._is_joined = False
@@ -274,7 +275,10 @@ class DirectoryClient:
         kind = record.key.partition("/")[0]
         table = self._table.setdefault(kind, {})
         if record.key.startswith(LEASE_PREFIX):
-            self._lease_changed(table.get(record.key), record)
+            old = table.get(record.key)
+            if old is not None and old.version != record.version:
+                # Whatever that epoch still sends under an old table must not count.
+                self._fences.fence(old.key.removeprefix(LEASE_PREFIX), old.version)
         if record.value is None:
             table.pop(record.key, None)
         else:
@@ -470,33 +474,9 @@ class DirectoryClient:
             if clock.monotonic() >= deadline:
                 raise _away("a gateway with a lease does not take up the change")
         for gateway, epoch in waited.ended:
-            self._fence(gateway, epoch)
+            self._fences.fence(gateway, epoch)
         await self._applied_to(version)  # leases that ended before it are being fenced too
-        if self._fences:
-            await asyncio.wait(list(self._fences.values()))
-
-    def _lease_changed(self, old: Record | None, new: Record) -> None:
-        """A gateway's epoch ended: whatever it still sends under an old table must not count."""
-        if old is not None and old.value is not None and old.version != new.version:
-            self._fence(old.key.removeprefix(LEASE_PREFIX), old.version)
-
-    def _fence(self, gateway: str, epoch: int) -> None:
-        key = (gateway, epoch)
-        if key in self._fences or key == (self._presence.name, self._presence.epoch):
-            return
-        task = self._tasks.start(self._fence_everywhere(gateway, epoch), name=f"fence {gateway}")
-        self._fences[key] = task
-        task.add_done_callback(lambda _: self._fences.pop(key, None))
-
-    async def _fence_everywhere(self, gateway: str, epoch: int) -> None:
-        """At every store that can be reached; one that cannot is unreachable for it too."""
-        links = [link for client in self._clusters.values() for link in client.up_links()]
-        results = await asyncio.gather(
-            *(link.fence(gateway, epoch) for link in links), return_exceptions=True
-        )
-        for link, result in zip(links, results, strict=True):
-            if isinstance(result, BaseException):
-                logger.warning("could not fence %s at %s: %s", gateway, link.broker, result)
+        await self._fences.done()
 
     # ── who ─────────────────────────────────────────────────────────────────────────────
 

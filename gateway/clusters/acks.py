@@ -9,9 +9,13 @@ being idempotent; the rest fails with the connection.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from gateway.clusters.link import AckAnswered
+from gateway.clusters.link import AckAnswered, HandlesAnswered
+from protocols import clock
+from protocols.canonical import ReceiptHandle
+from protocols.errors import Code
 from protocols.remoting.private import AckItem, decode_ack_results, encode_acks
 
 FRAMES_IN_FLIGHT_MAX: Final = 2
@@ -80,3 +84,37 @@ class AckSender:
             if entry.answered is not None:
                 entry.answered(None if results is None else results[at : at + len(entry.items)])
             at += len(entry.items)
+
+
+def ack_by_epoch(
+    changes: Sequence[tuple[ReceiptHandle, int, int]],
+    ack: Callable[[int, Sequence[AckItem], AckAnswered], None],
+    answered: HandlesAnswered,
+) -> None:
+    """
+    (handle, action, delay ms) each, by the store epoch of the handles; *answered* gets (code,
+    handle that counts from now on) each, in order, or None if the store went away.
+    """
+    by_epoch: dict[int, list[int]] = {}
+    for index, (handle, _, _) in enumerate(changes):
+        by_epoch.setdefault(handle.store_epoch, []).append(index)
+    results: dict[int, tuple[int, ReceiptHandle | None]] = {}
+    waiting = len(by_epoch)
+
+    def done(indexes: Sequence[int], answers: Sequence[tuple[int, int]] | None) -> None:
+        nonlocal waiting
+        waiting -= 1
+        for index, (grant, code) in zip(indexes, answers or (), strict=False):
+            handle, _, delay_ms = changes[index]
+            fresh = handle._replace(grant=grant, popped_ms=clock.wall_ms(), invisible_ms=delay_ms)
+            results[index] = (code, fresh if code == Code.OK else None)
+        if not waiting:
+            is_whole = len(results) == len(changes)
+            answered([results[index] for index in range(len(changes))] if is_whole else None)
+
+    for epoch, indexes in by_epoch.items():
+        items = [
+            AckItem(handle.group, handle.position, handle.grant, action, delay_ms)
+            for handle, action, delay_ms in (changes[index] for index in indexes)
+        ]
+        ack(epoch, items, partial(done, indexes))

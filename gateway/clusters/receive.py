@@ -1,10 +1,14 @@
-"""DELIVER bodies as canonical deliveries: each record decoded once, however many get it."""
+"""
+Between canonical groups and deliveries and the bodies of the private wire.
+
+Each record of a DELIVER is decoded once, however many get it.
+"""
 
 from collections.abc import Mapping
 from typing import Final
 
-from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
-from protocols.remoting.private import ItemFlag, decode_deliver
+from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, StoredMessage
+from protocols.remoting.private import GroupOpen, ItemFlag, ReadItem, decode_deliver
 from protocols.remoting.records import decode_record
 
 _QOS: Final = int(ItemFlag.QOS)
@@ -61,3 +65,29 @@ def deliveries_by_stream(
         )
         found.setdefault(stream, []).append(delivery)
     return found
+
+
+def group_open(spec: GroupSpec, start: str = "") -> GroupOpen:
+    """The request that makes a group known to a store; *start* overrides the spec's."""
+    return GroupOpen(
+        name=spec.name,
+        reads=[
+            ReadItem(
+                tag=read.tag,
+                key=read.queue.key() if read.queue is not None else b"",
+                topic=read.topic,
+                name=read.queue.name if read.queue is not None else "",
+            )
+            for read in spec.reads
+        ],
+        incarnation=spec.incarnation,
+        owner_epoch=spec.owner_epoch,
+        is_volatile=spec.is_volatile,
+        is_auto_ack=spec.is_auto_ack,
+        is_inherited=spec.is_inherited,
+        is_fifo=spec.is_fifo,
+        attempts_max=spec.attempts_max,
+        dead_letter_topic=spec.dead_letter_topic,
+        skips_qos0_on_resume=spec.skips_qos0_on_resume,
+        start=start or spec.start.value,
+    )

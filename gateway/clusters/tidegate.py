@@ -7,12 +7,11 @@ coalesces the acks; this class joins them and turns deliveries into canonical fo
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from gateway.clusters.acks import AckSender
+from gateway.clusters.acks import AckSender, ack_by_epoch
 from gateway.clusters.batches import Run, known_code
 from gateway.clusters.connection import Connect, Sign, StoreConnection, decoded, packed, unpacked
 from gateway.clusters.frames import Frame, FrameSender
@@ -25,7 +24,7 @@ from gateway.clusters.link import (
     refusal_of,
 )
 from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.receive import deliveries_by_stream
+from gateway.clusters.receive import deliveries_by_stream, group_open
 from gateway.clusters.standard import create_topic, pull, search_offset
 from protocols import clock
 from protocols.canonical import (
@@ -47,7 +46,6 @@ from protocols.remoting.private import (
     AckItem,
     Fence,
     GroupDrop,
-    GroupOpen,
     GroupOpened,
     HelloAnswer,
     MarkItem,
@@ -58,7 +56,6 @@ from protocols.remoting.private import (
     QueueDrop,
     QueuePurge,
     QueueStatRequest,
-    ReadItem,
     Retained,
     Settle,
     SettleAnswer,
@@ -124,7 +121,8 @@ class TidegateLink:
         self._acks = AckSender(self._write_acks)
         self._marks: dict[int, list[MarkItem]] = {}
         self._credits: dict[int, int] = {}
-        self._ports: dict[int, tuple[StreamPort, str]] = {}
+        self._ports: dict[int, StreamPort] = {}
+        self._names: dict[int, str] = {}
         self._groups: dict[str, tuple[GroupSpec, int]] = {}
         self._store_host = NO_HOST
         self._next_stream = 1
@@ -174,8 +172,8 @@ class TidegateLink:
         self._marks.clear()
         self._credits.clear()
         self._groups.clear()
-        ports, self._ports = self._ports, {}
-        for port, _ in ports.values():
+        ports, self._ports, self._names = self._ports, {}, {}
+        for port in ports.values():
             port.lost(self)
         if self.state is LinkState.UP:
             self.state = LinkState.LOST
@@ -225,12 +223,9 @@ class TidegateLink:
         if data is None:
             return
         commands: list[RemotingCommand] = []
-        if self._marks:
-            marks, self._marks = self._marks, {}
-            commands += [
-                self._oneway(PrivateCode.MARK, encode_marks(epoch, items))
-                for epoch, items in marks.items()
-            ]
+        marks, self._marks = self._marks, {}
+        for epoch, items in marks.items():
+            commands.append(self._oneway(PrivateCode.MARK, encode_marks(epoch, items)))
         if self._credits:
             credits, self._credits = self._credits, {}
             commands.append(
@@ -303,31 +298,7 @@ class TidegateLink:
     def ack_handles(
         self, changes: Sequence[tuple[ReceiptHandle, int, int]], answered: HandlesAnswered
     ) -> None:
-        by_epoch: dict[int, list[int]] = {}
-        for index, (handle, _, _) in enumerate(changes):
-            by_epoch.setdefault(handle.store_epoch, []).append(index)
-        results: list[tuple[int, ReceiptHandle | None] | None] = [None] * len(changes)
-        waiting = len(by_epoch)
-
-        def done(indexes: Sequence[int], answers: Sequence[tuple[int, int]] | None) -> None:
-            nonlocal waiting
-            waiting -= 1
-            for index, (grant, code) in zip(indexes, answers or (), strict=False):
-                handle, _, delay_ms = changes[index]
-                fresh = handle._replace(
-                    grant=grant, popped_ms=clock.wall_ms(), invisible_ms=delay_ms
-                )
-                results[index] = (code, fresh if code == Code.OK else None)
-            if not waiting:
-                whole = [result for result in results if result is not None]
-                answered(whole if len(whole) == len(results) else None)
-
-        for epoch, indexes in by_epoch.items():
-            items = [
-                AckItem(h.group, h.position, h.grant, action, delay_ms)
-                for h, action, delay_ms in (changes[index] for index in indexes)
-            ]
-            self.ack(epoch, items, partial(done, indexes))
+        ack_by_epoch(changes, self.ack, answered)
 
     def mark(self, epoch: int, items: Sequence[MarkItem]) -> None:
         self._marks.setdefault(epoch, []).extend(items)
@@ -343,28 +314,7 @@ class TidegateLink:
     # ── groups and streams ──────────────────────────────────────────────────────────────
 
     async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:
-        body = GroupOpen(
-            name=spec.name,
-            reads=[
-                ReadItem(
-                    tag=read.tag,
-                    key=read.queue.key() if read.queue is not None else b"",
-                    topic=read.topic,
-                    name=read.queue.name if read.queue is not None else "",
-                )
-                for read in spec.reads
-            ],
-            incarnation=spec.incarnation,
-            owner_epoch=spec.owner_epoch,
-            is_volatile=spec.is_volatile,
-            is_auto_ack=spec.is_auto_ack,
-            is_inherited=spec.is_inherited,
-            is_fifo=spec.is_fifo,
-            attempts_max=spec.attempts_max,
-            dead_letter_topic=spec.dead_letter_topic,
-            skips_qos0_on_resume=spec.skips_qos0_on_resume,
-            start=start or spec.start.value,
-        )
+        body = group_open(spec, start)
         answer = await self._request(PrivateCode.GROUP_OPEN, body)
         return unpacked(answer, GroupOpened, spec.name).group
 
@@ -389,7 +339,7 @@ class TidegateLink:
         holds: Sequence[tuple[int, int]],
         is_resuming: bool,
     ) -> int:
-        self._ports[stream] = (port, spec.name)
+        self._ports[stream], self._names[stream] = port, spec.name
         body = StreamOpen(
             group=group, stream=stream, credit=credit, holds=list(holds), is_resuming=is_resuming
         )
@@ -397,7 +347,7 @@ class TidegateLink:
             answer = await self._request(PrivateCode.STREAM_OPEN, body)
             return unpacked(answer, StreamOpened, spec.name).in_flight_count
         except (Refused, PeerError):
-            self._ports.pop(stream, None)
+            self._forget_stream(stream)
             raise
 
     def set_credit(self, stream: int, total: int) -> None:
@@ -416,7 +366,7 @@ class TidegateLink:
         try:
             await self._done(PrivateCode.STREAM_CLOSE, StreamClose(stream=stream), self.broker)
         finally:
-            self._ports.pop(stream, None)
+            self._forget_stream(stream)
 
     def _receive(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
         """What the store pushes: deliveries, and streams that end."""
@@ -430,18 +380,21 @@ class TidegateLink:
                 self.connection.reset(str(error))
 
     def _deliver(self, command: RemotingCommand) -> None:
-        names = {number: name for number, (_, name) in self._ports.items()}
-        found = deliveries_by_stream(command.body, self.cluster, self.broker, names)
+        found = deliveries_by_stream(command.body, self.cluster, self.broker, self._names)
         for stream, deliveries in found.items():
-            entry = self._ports.get(stream)
-            if entry is not None:  # closed meanwhile: the store takes them back with the close
-                entry[0].arrived(self, deliveries)
+            port = self._ports.get(stream)
+            if port is not None:  # closed meanwhile: the store takes them back with the close
+                port.arrived(self, deliveries)
 
     def _stream_ended(self, command: RemotingCommand) -> None:
         ended = decoded(command.body, StreamEnded, self.broker)
-        entry = self._ports.pop(ended.stream, None)
-        if entry is not None:
-            entry[0].ended(self, known_code(ended.code), ended.remark)
+        port = self._forget_stream(ended.stream)
+        if port is not None:
+            port.ended(self, known_code(ended.code), ended.remark)
+
+    def _forget_stream(self, stream: int) -> StreamPort | None:
+        self._names.pop(stream, None)
+        return self._ports.pop(stream, None)
 
     async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
         spec = request.group
@@ -528,10 +481,10 @@ class TidegateLink:
     async def read(
         self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int
     ) -> tuple[list[StoredMessage], int, int]:
-        found = await pull(
-            self._client(), topic, queue_id, offset, count, wait_ms, self.cluster, self.broker
+        client = self._client()
+        return await pull(
+            client, topic, queue_id, offset, count, wait_ms, self.cluster, self.broker
         )
-        return found
 
     async def offset(self, topic: str, queue_id: int, at_ms: int) -> int:
         return await search_offset(self._client(), topic, queue_id, at_ms)
