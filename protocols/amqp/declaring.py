@@ -158,7 +158,7 @@ async def queue_delete(work: "ChannelWork", method: Method) -> None:
             raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} in use")
         if method.if_empty and (await session.operations.stat(queue)).ready_count:
             raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} not empty")
-        count = await session.operations.delete_queue(queue)
         session.exclusive_queues.discard(name)
+        count = await session.operations.delete_queue(queue)
     if not method.nowait:
         work.send(QueueDeleteOk(count))

@@ -5,8 +5,9 @@ A declare is answered when the own table has it, a bind after the barrier: from 
 gateway routes by it. A name that is not found is looked up once more at the directory's head.
 """
 
+import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -39,8 +40,13 @@ from protocols.amqp.topology import (
     record_key,
 )
 from protocols.canonical import QueueKind, QueueRef, QueueStat
-from protocols.errors import Refused
+from protocols.errors import Code, Refused
 from protocols.pipeline import Put, Record, Services, Subscription
+
+DECLARE_S_MAX: Final = 10.0
+"""How long a declare waits for a store to be there (as directory writes do)."""
+
+DECLARE_RETRY_S: Final = 0.2
 
 NAME_BYTES: Final = 16
 """Randomness of a server-named queue: 22 characters of base64."""
@@ -180,10 +186,7 @@ class Operations:
         incarnation = clock.wall_ms() << 12 | secrets.randbits(12)
         ref = QueueRef(QueueKind.AMQP, f"{vhost}/{name}", tenant, incarnation)
         streams = self.services.streams
-        try:
-            ref = await streams.create_queue(ref, policy_of(method.arguments))
-        except Refused as refused:
-            raise fault_of(refused) from refused
+        ref = await self._place(ref, policy_of(method.arguments))
         record = QueueRecord(
             vhost=vhost,
             name=name,
@@ -204,6 +207,18 @@ class Operations:
         if known is None:
             raise AmqpFault(replies.NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
         return known
+
+    async def _place(self, ref: QueueRef, policy: Mapping[str, int | str]) -> QueueRef:
+        """Create it at a store; while none is there, a declare waits as long as other changes."""
+        until = clock.monotonic() + DECLARE_S_MAX
+        while True:
+            try:
+                return await self.services.streams.create_queue(ref, policy)
+            except Refused as refused:
+                is_late = clock.monotonic() >= until
+                if refused.code != Code.HA_NOT_AVAILABLE or is_late:
+                    raise fault_of(refused) from refused
+            await asyncio.sleep(DECLARE_RETRY_S)
 
     async def delete_queue(self, queue: Queue) -> int:
         """

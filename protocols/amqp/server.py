@@ -123,6 +123,9 @@ class AmqpServer:
         """Its consumers are told; an exclusive queue of a dead gateway is dropped by the others."""
         self.registry.queue_gone(queue)
         owner = queue.record.owner
+        for session in list(self.sessions) if owner else ():
+            if session.name == owner:
+                session.exclusive_lost(queue.record.name)
         if owner and owner.split("/")[0] != self.services.directory.gateway:
             self.tasks.start(self._drop(queue), name=f"drop {queue.record.name}")
 

@@ -191,6 +191,15 @@ class Session:
         self._handle(self.driver, events)
         self.driver.flush_soon()
 
+    def exclusive_lost(self, name: str) -> None:
+        """
+        Its exclusive queue went without its doing (the lease of this gateway ended): the client
+        shall connect again and declare what it needs.
+        """
+        if name in self.exclusive_queues and not self._is_over:
+            text = f"exclusive queue '{name}' is gone with this gateway's lease"
+            self.close(AmqpFault(replies.CONNECTION_FORCED, text))
+
     def _lost(self, driver: Driver[Event]) -> None:
         self._over()
 

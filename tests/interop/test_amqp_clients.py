@@ -184,6 +184,7 @@ async def test_messages_outlive_store_and_gateway(cluster: Cluster) -> None:
                 )
             first = await queue.get()
             await first.ack()
+            await channel.declare_queue("kept", passive=True)  # answered after the ack is durable
             store.kill()
             gateway.kill()
         store.restart()

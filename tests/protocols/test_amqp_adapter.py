@@ -587,6 +587,22 @@ async def test_a_dead_gateways_exclusive_queues_go() -> None:
     await two.stop()
 
 
+async def test_a_lost_lease_ends_connections_with_exclusive_queues(gateway: Gateway) -> None:
+    """Their queues are gone: they are told to come again; the others stay."""
+    raw, other = await Raw.open(gateway), await Raw.open(gateway)
+    raw.send(1, amqp.Queue.Declare(0, "mine", exclusive=True))
+    other.send(1, amqp.Queue.Declare(0, "q"))
+    await raw.expect("DeclareOk")
+    await other.expect("DeclareOk")
+    gateway.services.broker.end_lease("gw-1", 1)
+    (close,) = await raw.expect("Close")
+    assert close.reply_code == 320
+    other.send(1, amqp.Queue.Declare(0, "q", passive=True))
+    await other.expect("DeclareOk")
+    await raw.close()
+    await other.close()
+
+
 # ── the door ────────────────────────────────────────────────────────────────────────────
 
 
