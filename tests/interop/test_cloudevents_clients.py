@@ -6,8 +6,10 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import argon2
 import pytest
 from cloudevents.core.bindings.http import (
     HTTPMessage,
@@ -138,6 +140,50 @@ def test_sdk_publishes(gateway: Daemon, encode: Any) -> None:
         "datacontenttype": "application/json",
         "data": {"value": 7},
     }
+
+
+def rules(password_hash: str) -> str:
+    return f"""
+version: 1
+listeners:
+  events: {{ protocol: cloudevents, bind: "127.0.0.1:0", tenant: "from_header X-Tenant" }}
+users:
+  - {{ name: shop, password_hash: "{password_hash}" }}
+acl:
+  - {{ allow: [publish, consume], identity: shop, topic: ["orders", "orders/#"], tenant: acme }}
+throttle:
+  - {{ name: slow, per: identity, publish: 1/s, burst: 1s }}
+"""
+
+
+def test_credentials_tenant_acl_and_throttle(
+    daemons: Daemons, namesrv: Daemon, tmp_path: Path
+) -> None:
+    """401 without credentials, 403 by tenant and topic, 429 with Retry-After over the limit."""
+    path = tmp_path / "rules.yaml"
+    hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8192)
+    path.write_text(rules(hasher.hash("s3cret")))
+    gateway = daemons.gateway(namesrv, name="gw-3", arguments=["-c", str(path)])
+    event = ["-H", "ce-specversion: 1.0", "-H", "ce-id: 1", "-H", "ce-source: /s"]
+    event += ["-H", "ce-type: t", "-d", "x"]
+
+    def status(topic: str, *arguments: str) -> int:
+        return curl(url_of(gateway, f"/topics/{topic}"), *event, *arguments)[0]
+
+    shop, acme = ("-u", "shop:s3cret"), ("-H", "X-Tenant: acme")
+    assert status("orders", *acme) == 401
+    assert status("orders", *acme, "-u", "shop:wrong") == 401
+    assert status("orders", *shop) == 403
+    assert status("others", *shop, *acme) == 403
+    assert status("orders", *shop, *acme) == 202
+    statuses = [status("orders", *shop, *acme) for _ in range(5)]
+    assert 429 in statuses
+    url = url_of(gateway, "/topics/orders")
+    answer = subprocess.run(
+        ["curl", "-sS", "-i", url, *event, *shop, *acme], capture_output=True, text=True
+    ).stdout
+    assert "429" in answer
+    assert "retry-after" in answer.lower()
 
 
 class Sink:
