@@ -4,6 +4,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -133,3 +134,32 @@ def test_batch_and_large_body(site: Site) -> None:
     java_clients.send(site.remoting, topic="Batch", bodies=["1", "2", "3"], batch="true")
     found = java_clients.run_java("push", site.remoting, topic="Batch", group="g9", count=4)
     assert sorted(found) == sorted(["1", "2", "3", bodies[0]])
+
+
+ACCESS = """\
+users:
+  - { name: app, secret: s3cret }
+acl:
+  - { allow: [publish, consume], identity: app, topic: "Open" }
+"""
+
+
+def test_signed_client(site: Site, tmp_path: Path) -> None:
+    """A client that signs is who it says; its rules hold; a wrong secret gets nowhere."""
+    config = tmp_path / "gateway.yaml"
+    config.write_text(ACCESS)
+    with Daemons() as daemons:
+        gateway = daemons.gateway(site.namesrv, name="gw-2", arguments=("-c", str(config)))
+        address = gateway.addresses["remoting"]
+        right = {"access_key": "app", "secret": "s3cret"}
+        sent = java_clients.send(address, topic="Open", bodies=["signed"], **right)
+        assert sent[0].status == "SEND_OK"
+        found = java_clients.receive(
+            "push", address, topic="Open", group="g-signed", count=1, **right
+        )
+        assert [message.body for message in found] == [b"signed"]
+        with pytest.raises(AssertionError, match=r"FORBIDDEN|No route info"):
+            java_clients.send(address, topic="Closed", bodies=["x"], timeout_ms="3000", **right)
+        wrong = {"access_key": "app", "secret": "guess"}
+        with pytest.raises(AssertionError, match=r"UNAUTHORIZED|No route info|No name server"):
+            java_clients.send(address, topic="Open", bodies=["x"], timeout_ms="3000", **wrong)

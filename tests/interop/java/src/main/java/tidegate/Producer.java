@@ -8,8 +8,16 @@ import org.apache.rocketmq.common.message.Message;
 
 /** Sends each --body; prints {@code sent id status broker queue offset} per message. */
 public final class Producer {
-    public static void main(String[] arguments) throws Exception {
-        Options options = new Options(arguments);
+    public static void main(String[] arguments) {
+        try {
+            run(new Options(arguments));
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(Options options) throws Exception {
         DefaultMQProducer producer =
             new DefaultMQProducer(options.text("group", "tidegate-producer"), options.hook());
         producer.setNamesrvAddr(options.text("address", ""));

@@ -10,8 +10,16 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Reads all queues of --topic by offset from their smallest until --count messages came. */
 @SuppressWarnings("deprecation")
 public final class PullConsumer {
-    public static void main(String[] arguments) throws Exception {
-        Options options = new Options(arguments);
+    public static void main(String[] arguments) {
+        try {
+            run(new Options(arguments));
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(Options options) throws Exception {
         DefaultMQPullConsumer consumer =
             new DefaultMQPullConsumer(options.text("group", "tidegate-pull"), options.hook());
         consumer.setNamesrvAddr(options.text("address", ""));

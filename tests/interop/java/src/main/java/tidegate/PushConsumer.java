@@ -25,8 +25,16 @@ public final class PushConsumer {
         }
     }
 
-    public static void main(String[] arguments) throws Exception {
-        Options options = new Options(arguments);
+    public static void main(String[] arguments) {
+        try {
+            run(new Options(arguments));
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(Options options) throws Exception {
         DefaultMQPushConsumer consumer =
             new DefaultMQPushConsumer(options.text("group", "tidegate-push"), options.hook());
         consumer.setNamesrvAddr(options.text("address", ""));
