@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_of
+from gateway.clusters.batches import Batch, Lane, Run, are_plain, bodies_of
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decisions import Decider, Decision, RouteUnknown, catch_all
@@ -33,6 +33,7 @@ from protocols.canonical import (
     Head,
     InvisibleTimeChange,
     Message,
+    MessageRun,
     PopRequest,
     ReceiptHandle,
     SendResult,
@@ -163,7 +164,7 @@ class GatewayPipeline:
             ids,
             done,
             sequence=self._sequence,
-            size_bytes=sum(map(len, map(body_of, messages))),
+            size_bytes=sum(map(len, bodies_of(messages))),
             is_plain=is_plain,
         )
         lane = self._lanes.get(call)
@@ -184,7 +185,9 @@ class GatewayPipeline:
             start = batch.next_index
             head = messages[start].head
             stop = start + 1
-            if not self.decider.policy.routes.has_residuals:
+            if type(messages) is MessageRun:
+                stop = total
+            elif not self.decider.policy.routes.has_residuals:
                 while stop < total and messages[stop].head is head:
                     stop += 1
             try:
@@ -310,7 +313,7 @@ class GatewayPipeline:
         cluster, topic = unknown.cluster, unknown.topic
         try:
             route = await cluster.routes.load(topic)
-            if route is None and topic == catch_all(tenant):
+            if route is None and (unknown.is_named_by_route or topic == catch_all(tenant)):
                 await cluster.create_topic(topic, CATCH_ALL_QUEUES)
             elif route is None:
                 self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)

@@ -64,10 +64,10 @@ class Receipts:
         failure: GatewayError | None = None
         if len(links) == 1:
             wait_ms = min(request.wait_ms, WAIT_MS_MAX)
-            return await links[0].pop(request, count=request.count, wait_ms=wait_ms)
+            return await self._poll(links[0], request, wait_ms)
         for link in links:
             try:
-                found = await link.pop(request, count=request.count, wait_ms=0)
+                found = await self._poll(link, request, 0)
             except GatewayError as error:
                 failure = error
                 continue
@@ -78,6 +78,20 @@ class Receipts:
                 raise failure
             return []
         return await self._wait(links, request)
+
+    async def _poll(self, link: RunningLink, request: PopRequest, wait_ms: int) -> list[Delivery]:
+        """
+        One store. A poll cannot be called off: when the caller is cancelled, what it still brings
+        is given back rather than hidden for nobody.
+        """
+        poll = self._tasks.start(
+            link.pop(request, count=request.count, wait_ms=wait_ms), name=f"pop {link.broker}"
+        )
+        try:
+            return await asyncio.shield(poll)
+        except asyncio.CancelledError:
+            poll.add_done_callback(self._give_back)
+            raise
 
     async def _wait(self, links: Sequence[RunningLink], request: PopRequest) -> list[Delivery]:
         """Long-poll at all stores; the first that has something decides."""
@@ -95,10 +109,12 @@ class Receipts:
                 found = self._collect(done, request.count)
                 if found:
                     return found
+            failures = [error for poll in polls if (error := poll.exception()) is not None]
+            if len(failures) == len(polls):
+                raise failures[0]
             return []
         finally:
-            # A poll cannot be called off: what it still brings is given back at once.
-            for poll in polls:
+            for poll in polls:  # what those still bring is given back at once
                 if not poll.done():
                     poll.add_done_callback(self._give_back)
 

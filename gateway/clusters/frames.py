@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from gateway.clusters.batches import Run, body_of
+from gateway.clusters.batches import Run, bodies_of
 from gateway.mapping import clean, without_reserved
 from protocols.canonical import Message
 from protocols.errors import Code, PeerError, Refused
@@ -193,7 +193,7 @@ class FrameSender:
     ) -> int:
         """Encode all messages of a run that have nothing of their own; bytes added."""
         copy, batch = run.copy, run.batch
-        bodies, ids = list(map(body_of, batch.messages)), batch.ids
+        bodies, ids = bodies_of(batch.messages), batch.ids
         if run.count < len(bodies):
             bodies, ids = bodies[run.start : run.stop], ids[run.start : run.stop]
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
