@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = re.compile(r"[%a-zA-Z0-9_-]{1,127}")
 SYSTEM_PREFIXES: Final = ("%RETRY%", "rmq_sys_", "RMQ_SYS_")
+DEAD_LETTERS: Final = "%DLQ%"
 PUBLISH: Final = "publish"
 CONSUME: Final = "consume"
 
@@ -130,5 +131,13 @@ class Access:
 
 
 def qualified(tenant: str, name: str) -> str:
-    """In the tenant's namespace, as RocketMQ writes it: ``<tenant>%<name>``."""
-    return f"{tenant}%{name}" if tenant else name
+    """
+    In its tenant's namespace: ``<tenant>%<name>``, ``%DLQ%<tenant>%<group>``.
+
+    Source: ``NamespaceUtil.wrapNamespace``.
+    """
+    if not tenant:
+        return name
+    if name.startswith(DEAD_LETTERS):
+        return f"{DEAD_LETTERS}{tenant}%{name.removeprefix(DEAD_LETTERS)}"
+    return f"{tenant}%{name}"

@@ -85,9 +85,18 @@ class Peers:
             raise Refused(Code.FORBIDDEN, topic or group, hint)
 
 
-def qualified(tenant: str, topic: str) -> str:
-    """A topic in its tenant's namespace, as RocketMQ writes it: ``<tenant>%<topic>``."""
-    return f"{tenant}%{topic}" if tenant else topic
+def qualified(tenant: str, name: str) -> str:
+    """
+    In its tenant's namespace: ``<tenant>%<name>``, ``%DLQ%<tenant>%<group>``.
+
+    Source: ``NamespaceUtil.wrapNamespace``.
+    """
+    if not tenant:
+        return name
+    for prefix in ("%DLQ%", "%RETRY%"):
+        if name.startswith(prefix):
+            return f"{prefix}{tenant}%{name.removeprefix(prefix)}"
+    return f"{tenant}%{name}"
 
 
 def group_name(tenant: str, group: str, topic: str) -> str:
