@@ -48,10 +48,12 @@ Place = tuple[StoreLink, int]
 class RouteUnknown(Exception):
     """The decision needs a topic's route that is not in the cache: load it, then ask again."""
 
-    def __init__(self, cluster: ClusterClient, topic: str) -> None:
+    def __init__(self, cluster: ClusterClient, topic: str, *, is_named_by_route: bool) -> None:
         super().__init__(topic)
         self.cluster = cluster
         self.topic = topic
+        self.is_named_by_route = is_named_by_route
+        """The operator wrote its name: create it if it is not there."""
 
 
 class Decision:
@@ -229,11 +231,18 @@ class Decider:
         """The first cluster of the route that can take the message."""
         target = route.choose(head.order_key or call.client_id or call.identity.name)
         names = (target.cluster or self.default_cluster, *route.failover)
+        if head.order_key and not route.is_order_best_effort:
+            names = names[:1]  # another store would break the order of the key
         failure: Refused | None = None
         for name in names:
             cluster = self.clusters.get(name)
             if cluster is None:
                 failure = Refused(Code.UNSUPPORTED, name, "no broker cluster of that name is open")
+                continue
+            if len(names) > 1 and all(
+                link.state is LinkState.DOWN for link in cluster.links.values()
+            ):
+                failure = failure or _away(name)
                 continue
             try:
                 return self._place_in(cluster, call, head, route, target, stamp, now_ms)
@@ -261,7 +270,8 @@ class Decider:
         places: Sequence[Place] = ()
         is_movable = False
         if head.is_in_topic:
-            known = self._route(cluster, topic, now_ms)
+            is_named = bool(target.topic)
+            known = self._route(cluster, topic, now_ms, is_named_by_route=is_named)
             places, is_movable = self._places(cluster, call, head, known, pinned, route)
         elif not pinned and spread:
             places = tuple((link, 0) for link in cluster.up_links())
@@ -309,12 +319,14 @@ class Decider:
 
     # ── message queues ──────────────────────────────────────────────────────────────────
 
-    def _route(self, cluster: ClusterClient, topic: str, now_ms: int) -> TopicRoute:
+    def _route(
+        self, cluster: ClusterClient, topic: str, now_ms: int, *, is_named_by_route: bool
+    ) -> TopicRoute:
         route = cluster.routes.find(topic)
         if route is not None and route.writable:
             return route
         if route is None and self._missing.get((cluster.name, topic), 0) <= now_ms:
-            raise RouteUnknown(cluster, topic)
+            raise RouteUnknown(cluster, topic, is_named_by_route=is_named_by_route)
         raise Refused(Code.TOPIC_NOT_FOUND, topic, "the topic has no writable queue")
 
     def _places(
