@@ -76,7 +76,7 @@ async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
         session.vhost, work.queue_name(method.queue), session.name
     )
     record = queue.record
-    session.require_allowed("consume", record.name)
+    session.require_readable(queue)
     local = session.registry.consumers_of(queue)
     if any(other.is_exclusive for other in local) or (method.exclusive and local):
         raise in_exclusive_use(record.vhost, record.name)
@@ -144,7 +144,7 @@ async def _get(work: "ChannelWork", method: BasicGet) -> None:
     queue = await session.operations.queue(
         session.vhost, work.queue_name(method.queue), session.name
     )
-    session.require_allowed("consume", queue.record.name)
+    session.require_readable(queue)
     if any(other.is_exclusive for other in session.registry.consumers_of(queue)):
         raise in_exclusive_use(queue.record.vhost, queue.record.name)
     request = PopRequest(group=queue.spec, count=1, invisible_ms=GET_INVISIBLE_MS)

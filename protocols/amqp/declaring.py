@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 async def exchange_declare(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeDeclare)
+    if not method.passive:
+        work.session.require_declarable("exchange", method.exchange)
     await work.session.operations.declare_exchange(work.session.vhost, method)
     if not method.nowait:
         work.send(ExchangeDeclareOk())
@@ -43,6 +45,7 @@ async def exchange_declare(work: "ChannelWork", method: Method) -> None:
 
 async def exchange_delete(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeDelete)
+    work.session.require_declarable("exchange", method.exchange)
     await work.session.operations.delete_exchange(
         work.session.vhost, method.exchange, if_unused=method.if_unused
     )
@@ -52,6 +55,7 @@ async def exchange_delete(work: "ChannelWork", method: Method) -> None:
 
 async def exchange_bind(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeBind)
+    work.session.require_bindable(method.source, method.routing_key)
     await work.session.operations.bind_exchange(_exchange_binding(work, method))
     if not method.nowait:
         work.send(ExchangeBindOk())
@@ -80,6 +84,8 @@ async def queue_declare(work: "ChannelWork", method: Method) -> None:
     session = work.session
     if method.passive:
         method = method._replace(queue=work.queue_name(method.queue))
+    elif not method.exclusive and method.queue:
+        session.require_declarable("queue", method.queue)
     queue = await session.operations.declare_queue(
         session.vhost, method, connection=session.name, tenant=session.call.tenant
     )
@@ -134,6 +140,7 @@ async def queue_purge(work: "ChannelWork", method: Method) -> None:
     queue = await session.operations.queue(
         session.vhost, work.queue_name(method.queue), session.name
     )
+    session.require_readable(queue)
     try:
         count = await session.services.streams.purge_queue(queue.ref, queue.spec)
     except Refused as refused:
@@ -146,6 +153,8 @@ async def queue_delete(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, QueueDelete)
     session = work.session
     name = work.queue_name(method.queue)
+    if name not in session.exclusive_queues:
+        session.require_declarable("queue", name)
     count = 0
     try:
         queue = await session.operations.queue(session.vhost, name, session.name)

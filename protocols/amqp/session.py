@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from protocols import clock
 from protocols.amqp import consuming, replies
+from protocols.amqp.addresses import AMQ_TOPIC, filters_of
 from protocols.amqp.channelwork import ChannelWork, Work
 from protocols.amqp.codec import Ack, Call, Oversize, Publish
 from protocols.amqp.connection import (
@@ -24,9 +25,9 @@ from protocols.amqp.connection import (
 )
 from protocols.amqp.consumer import Consumer
 from protocols.amqp.fields import text_of
-from protocols.amqp.mapping import address_head
 from protocols.amqp.publishing import Publisher
 from protocols.amqp.replies import AmqpFault
+from protocols.amqp.topology import Queue
 from protocols.canonical import Call as CanonicalCall
 from protocols.canonical import Identity, InvisibleTimeChange, ReceiptHandle
 from protocols.driver import Driver
@@ -297,20 +298,35 @@ class Session:
     def start(self, work: Coroutine[Any, Any, object], name: str) -> None:
         self.server.tasks.start(work, name=f"{self.name} {name}")
 
-    def require_allowed(self, operation: str, queue: str) -> None:
-        """Raises AmqpFault 403."""
-        if not self.services.permission.is_allowed(
-            self.call, operation, subject=queue, topic=queue, group=queue
-        ):
-            raise self._refused("queue", queue)
+    def require_readable(self, queue: Queue) -> None:
+        """
+        Consume, get, purge. Raises AmqpFault 403.
+
+        An exclusive queue is its connection's own: what may flow in was judged at bind.
+        """
+        name = queue.record.name
+        if not queue.record.exclusive and not self._may("consume", name):
+            raise self._refused("queue", name)
+
+    def require_declarable(self, what: str, name: str) -> None:
+        """Who may neither publish to nor consume from a name may not make it. Raises 403."""
+        if not self._may("consume", name) and not self._may("publish", name):
+            raise self._refused(what, name)
 
     def require_bindable(self, exchange: str, key: str) -> None:
-        """A binding to ``amq.topic`` reads addresses: the ACL judges those. Raises AmqpFault."""
-        if exchange != "amq.topic" or not key:
+        """
+        A binding reads: addresses from ``amq.topic``, else what the exchange gets. Raises 403.
+        """
+        if exchange == AMQ_TOPIC:
+            allowed = self.services.permission.is_allowed
+            if all(allowed(self.call, "consume", subject=item) for item in filters_of(key)):
+                return
+        elif self._may("consume", exchange):
             return
-        subject = address_head(key, -1).subject
-        if not self.services.permission.is_allowed(self.call, "consume", subject=subject):
-            raise self._refused("exchange", exchange)
+        raise self._refused("exchange", exchange)
+
+    def _may(self, operation: str, name: str) -> bool:
+        return self.services.permission.is_allowed(self.call, operation, subject=name, topic=name)
 
     def _refused(self, what: str, name: str) -> AmqpFault:
         return AmqpFault(

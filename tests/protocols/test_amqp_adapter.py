@@ -248,6 +248,35 @@ async def test_a_denied_publish_ends_the_channel(gateway: Gateway) -> None:
             await channel.default_exchange.publish(Message(b"m"), "q")
 
 
+async def test_the_acl_judges_each_verb(gateway: Gateway) -> None:
+    """403 for consume, get, bind by address, declare; an exclusive queue is one's own."""
+    async with await gateway.connect() as connection:
+        channel = await connection.channel()
+        await channel.declare_queue("q")
+        await channel.declare_exchange("x", ExchangeType.FANOUT)
+        mine = await channel.declare_queue("mine", exclusive=True)
+        gateway.services.denied |= {
+            ("consume", "q"), ("consume", "x"), ("consume", "plants/+/secret"),
+            ("consume", "none"), ("publish", "none"), ("consume", "mine"),
+        }  # fmt: skip
+        refused = "ACCESS_REFUSED - access to"
+        await fails(connection, lambda c: _consume(c, exclusive=False), refused)
+        await fails(connection, _get, refused)
+        await fails(connection, lambda c: c.declare_queue("none"), refused)
+        await fails(connection, lambda c: _bind(c, "x", ""), refused)
+        await fails(connection, lambda c: _bind(c, "amq.topic", "plants.*.secret"), refused)
+        await channel.default_exchange.publish(Message(b"m"), "mine")
+        assert await got(mine) == [b"m"]
+
+
+async def _get(channel: AbstractChannel) -> None:
+    await (await channel.get_queue("q", ensure=False)).get()
+
+
+async def _bind(channel: AbstractChannel, exchange: str, key: str) -> None:
+    await (await channel.get_queue("q", ensure=False)).bind(exchange, key)
+
+
 # ── settling ────────────────────────────────────────────────────────────────────────────
 
 
