@@ -21,6 +21,11 @@ Properties = tuple[tuple[str, str], ...]
 """Stored properties, in order, repeats kept; names as in the table of ARCHITECTURE.md."""
 
 
+INTERNAL = "internal"
+"""``Call.protocol`` of what the gateway sends for itself (dead letters): no ACL, names as stored.
+No listener can have this protocol."""
+
+
 # ── who asks ────────────────────────────────────────────────────────────────────────────
 
 

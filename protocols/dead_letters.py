@@ -8,6 +8,7 @@ What runs out of attempts is moved by its store; this is for protocols whose cli
 from typing import Final
 
 from protocols.canonical import (
+    INTERNAL,
     AckResult,
     Call,
     Head,
@@ -59,7 +60,10 @@ async def bury(
     name = PREFIX + group
     if await services.topics.find(name) is None:
         await services.topics.create(name, queue_count=QUEUE_COUNT)
-    (sent,) = await services.pipeline.send(call, [_message(stored, name, reasons)])
+    own = Call(
+        protocol=INTERNAL, listener=call.listener, identity=call.identity, client_id=call.client_id
+    )
+    (sent,) = await services.pipeline.send(own, [_message(stored, name, reasons)])
     if not sent.is_stored:
         return AckResult(sent.code, hint=sent.hint)
     (result,) = await services.pipeline.ack(call, [handle])
