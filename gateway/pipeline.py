@@ -45,8 +45,8 @@ from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.pipeline")
 
-DECISIONS_MAX: Final = 1 << 16
-"""Decisions kept, over all connections; the oldest quarter goes when it is full."""
+DECISIONS_MAX: Final = 1 << 15
+"""Decisions kept, over all connections (some 2.5 kB each); the oldest quarter goes when full."""
 
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest body (RocketMQ's ``maxMessageSize``)."""
@@ -443,9 +443,13 @@ class GatewayPipeline:
             self._submit(copy_batch, 0, len(chosen), copied)
 
     async def _load_mirror(self, unknown: RouteUnknown) -> None:
-        """The messages that met an unknown route are not mirrored; the next ones are."""
+        """
+        The messages that met an unknown route are not mirrored; the next ones are. A topic that
+        its own cluster has is made in the mirror's.
+        """
         try:
-            await unknown.cluster.routes.load(unknown.topic)
+            if await unknown.cluster.routes.load(unknown.topic) is None:
+                await unknown.cluster.create_topic(unknown.topic, CATCH_ALL_QUEUES)
         except GatewayError as error:
             logger.warning("mirror topic %s: %s", unknown.topic, error)
 
