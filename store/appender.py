@@ -8,7 +8,8 @@ ordinal. State records that wait go into the same block, before the messages.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import accumulate, groupby, repeat
+from operator import ne
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from store.log.format import (
     entry_struct,
     seed,
     state_entry,
+    with_extra,
 )
 from store.log.messages import (
     BORN_V6,
@@ -35,6 +37,10 @@ from store.log.messages import (
     SYS_FLAG_LOW_AT,
 )
 
+RUN_LENGTH_MIN: Final = 6
+"""Messages of one set next to one another from which handling them as a run pays (measured)."""
+
+MESSAGE: Final = int(Kind.MESSAGE)
 _two_longs: Final = Struct(">QQ").pack_into
 _long: Final = Struct(">Q").pack_into
 
@@ -53,13 +59,20 @@ class Plan:
         self.size = ENTRY.size + PAIR.size * self.pair_count
 
 
+NOWHERE: Final = Plan(None, ())
+"""In place of a set whose items are all refused."""
+
+
 class Draft(NamedTuple):
-    """Messages to be stored in one block; the columns have one value per message."""
+    """Messages to be stored in one block; columns have one value per message."""
 
     records: bytearray
     """Back to back; ours to patch."""
 
     lengths: Sequence[int]
+    set_indexes: Sequence[int]
+    """Which of *plans* each message follows."""
+
     plans: Sequence[Plan]
     flags: Sequence[int]
     """``EntryFlag`` bits."""
@@ -84,8 +97,9 @@ def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]
     if state:
         head = b"".join([payload for _, payload in state])
         body, start = bytearray(head) + body, len(head)
-    plans = draft.plans
-    table_bytes = ENTRY.size * len(state) + sum([plan.size for plan in plans])
+    count = len(draft.lengths)
+    sizes = [plan.size for plan in draft.plans]
+    table_bytes = ENTRY.size * len(state) + sum([sizes[at] for at in draft.set_indexes])
     if draft.extras is not None:
         table_bytes += sum([len(extra) for extra in draft.extras])
     position, nonce = log.open_block(BLOCK.size + table_bytes + len(body))
@@ -99,14 +113,14 @@ def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]
     entries.positions.extend(positions)
     entries.lengths.extend(draft.lengths)
     entries.crcs.extend(crcs)
-    entries.tags.extend(draft.tags if draft.tags is not None else repeat(0, len(plans)))
+    entries.tags.extend(draft.tags if draft.tags is not None else repeat(0, count))
     entries.orders.extend(draft.orders)
     entries.flags.extend(draft.flags)
     log.close_block(
         position,
         b"".join(table),
         body,
-        len(state) + len(plans),
+        len(state) + count,
         len(state),
         gateway=draft.gateway,
         gateway_epoch=draft.gateway_epoch,
@@ -114,9 +128,9 @@ def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]
         item_count=draft.item_count,
         refused_count=draft.refused_count,
     )
-    core.counters.records += len(plans)
+    core.counters.records += count
     core.counters.record_bytes += len(body) - start
-    core.appended(_touched(plans))
+    core.appended(_touched(draft.plans))
     return array("Q", positions), array("q", offsets)
 
 
@@ -130,57 +144,163 @@ def _fill(
     table: list[bytes],
 ) -> tuple[list[int], list[int], list[int]]:
     """Patch each record, extend table and queues; (offsets, positions, CRCs)."""
-    store_ms = core.log.wall_ms
-    view = memoryview(body)
+    starts = list(accumulate(draft.lengths, initial=at))
+    positions = [start + records_at for start in starts[:-1]]
+    set_indexes, ordinal = draft.set_indexes, core.entries.end
+    run_count = 1 + sum(map(ne, set_indexes, set_indexes[1:]))
+    is_mixed = run_count * RUN_LENGTH_MIN > len(set_indexes)
+    entries: list[bytes] = []
+    if is_mixed:
+        offsets, places = _place_each(draft, ordinal)
+        crcs = _patch(body, starts, positions, offsets, nonce, core.log.wall_ms)
+        entries = _mixed_entries(draft, crcs, offsets, places)
+    else:
+        offsets, runs = _place_runs(draft, ordinal)
+        crcs = _patch(body, starts, positions, offsets, nonce, core.log.wall_ms)
+        for run in runs:
+            entries += _run_entries(draft, run, crcs, offsets)
+    if draft.extras is not None:
+        entries = [
+            with_extra(entry, extra) for entry, extra in zip(entries, draft.extras, strict=True)
+        ]
+    table += entries
+    return offsets, positions, crcs
+
+
+class Run(NamedTuple):
+    """Messages next to one another that follow one plan."""
+
+    plan: Plan
+    first: int
+    last: int
+    lights: list[range]
+    """Per light queue: the offsets they got there."""
+
+
+def _place_runs(draft: Draft, ordinal: int) -> tuple[list[int], list[Run]]:
+    """Enter the messages in their queues, run by run; (message queue offsets or -1, runs)."""
+    runs: list[Run] = []
     offsets: list[int] = []
-    positions: list[int] = []
-    crcs: list[int] = []
-    ordinal = core.entries.end
-    position = records_at + at
-    kind = int(Kind.MESSAGE)
-    extras: Iterable[bytes] = repeat(b"") if draft.extras is None else draft.extras
-    tags: Iterable[int] = repeat(0) if draft.tags is None else draft.tags
-    columns = zip(draft.lengths, draft.plans, draft.flags, draft.orders, extras, tags, strict=False)
-    for length, plan, flags, order, extra, tag in columns:
+    first = 0
+    for set_index, items in groupby(draft.set_indexes):
+        count = len(list(items))
+        plan = draft.plans[set_index]
+        ordinals = range(ordinal + first, ordinal + first + count)
+        if plan.queue is not None:
+            offsets += _take_places(plan.queue, ordinals)
+        else:
+            offsets += [-1] * count
+        lights = [_take_places(light, ordinals) for light in plan.lights]
+        runs.append(Run(plan, first, first + count, lights))
+        first += count
+    return offsets, runs
+
+
+def _place_each(draft: Draft, ordinal: int) -> tuple[list[int], list[Sequence[int]]]:
+    """The same for sets that alternate; (offsets, pairs of each message)."""
+    offsets: list[int] = []
+    places: list[Sequence[int]] = []
+    plans = draft.plans
+    for at, set_index in enumerate(draft.set_indexes, ordinal):
+        plan = plans[set_index]
         queue = plan.queue
         if queue is not None:
-            offset = queue.next
-            queue.next = offset + 1
-            queue.entries.append(ordinal)
-            offsets.append(offset)
+            offsets.append(queue.next)
+            queue.next += 1
+            queue.entries.append(at)
         else:
-            offset = 0
             offsets.append(-1)
-        _two_longs(body, at + QUEUE_OFFSET_AT, offset, position)
-        is_v6 = body[at + SYS_FLAG_LOW_AT] & BORN_V6
-        _long(body, at + (STORE_TIME_AT_V6 if is_v6 else STORE_TIME_AT), store_ms)
-        end = at + length
-        crc = crc32(view[at:end], (nonce + position) & M32)
-        crcs.append(crc)
-        positions.append(position)
-        count = plan.pair_count
-        size = plan.size + len(extra)
-        if count == 0:
-            entry = plan.pack(size, kind, 0, flags, 0, length, crc, tag, order, plan.number, offset)
-        elif count == 1:
-            light = plan.lights[0]
-            place = light.next
-            light.next = place + 1
-            light.entries.append(ordinal)
-            entry = plan.pack(
-                size, kind, 0, flags, 1, length, crc, tag, order, plan.number, offset,
-                light.number, place,
-            )  # fmt: skip
+        if plan.pair_count == 1:
+            (light,) = plan.lights
+            places.append((light.number, light.next))
+            light.next += 1
+            light.entries.append(at)
         else:
-            pairs = place_in(plan.lights, ordinal)
-            entry = plan.pack(
-                size, kind, 0, flags, count, length, crc, tag, order, plan.number, offset, *pairs
+            places.append(place_in(plan.lights, at) if plan.pair_count else ())
+    return offsets, places
+
+
+def _take_places(queue: Queue, ordinals: range) -> range:
+    """The offsets that *ordinals* get in *queue*."""
+    start = queue.next
+    queue.next += len(ordinals)
+    queue.entries.extend(ordinals)
+    return range(start, queue.next)
+
+
+def _patch(
+    body: bytearray,
+    starts: Sequence[int],
+    positions: Sequence[int],
+    offsets: Sequence[int],
+    nonce: int,
+    store_ms: int,
+) -> list[int]:
+    """Queue offset, log position and store time into each record; their CRCs. The hot loop."""
+    view = memoryview(body)
+    crcs: list[int] = []
+    add = crcs.append
+    for at, end, position, offset in zip(starts, starts[1:], positions, offsets, strict=False):
+        _two_longs(body, at + QUEUE_OFFSET_AT, offset if offset > 0 else 0, position)
+        if body[at + SYS_FLAG_LOW_AT] & BORN_V6:
+            _long(body, at + STORE_TIME_AT_V6, store_ms)
+        else:
+            _long(body, at + STORE_TIME_AT, store_ms)
+        add(crc32(view[at:end], (nonce + position) & M32))
+    return crcs
+
+
+def _run_entries(
+    draft: Draft, run: Run, crcs: Sequence[int], offsets: Sequence[int]
+) -> list[bytes]:
+    """Rows of the entry table, one per message of *run*."""
+    plan, first, last, lights = run
+    pack, number, size, count = plan.pack, plan.number, plan.size, plan.pair_count
+    part = slice(first, last)
+    lengths, flags, orders = draft.lengths[part], draft.flags[part], draft.orders[part]
+    tags: Iterable[int] = repeat(0) if draft.tags is None else draft.tags[part]
+    stored: Iterable[int] = offsets[part] if number else repeat(0)
+    columns = zip(flags, lengths, crcs[part], tags, orders, stored, strict=False)
+    if count == 0:
+        return [
+            pack(size, MESSAGE, 0, flag, 0, length, crc, tag, order, number, offset)
+            for flag, length, crc, tag, order, offset in columns
+        ]
+    if count == 1:
+        light = plan.lights[0].number
+        return [
+            pack(size, MESSAGE, 0, flag, 1, length, crc, tag, order, number, offset, light, place)
+            for (flag, length, crc, tag, order, offset), place in zip(
+                columns, lights[0], strict=True
             )
-        table.append(entry + extra if extra else entry)
-        ordinal += 1
-        position += length
-        at = end
-    return offsets, positions, crcs
+        ]
+    numbers = [light.number for light in plan.lights]
+    pairs = [
+        [value for pair in zip(numbers, places, strict=True) for value in pair]
+        for places in zip(*lights, strict=True)
+    ]
+    return [
+        pack(size, MESSAGE, 0, flag, count, length, crc, tag, order, number, offset, *places)
+        for (flag, length, crc, tag, order, offset), places in zip(columns, pairs, strict=True)
+    ]
+
+
+def _mixed_entries(
+    draft: Draft, crcs: Sequence[int], offsets: Sequence[int], places: Sequence[Sequence[int]]
+) -> list[bytes]:
+    """``_run_entries`` for sets that alternate."""
+    chosen = [draft.plans[set_index] for set_index in draft.set_indexes]
+    tags: Iterable[int] = repeat(0) if draft.tags is None else draft.tags
+    columns = zip(
+        chosen, draft.flags, draft.lengths, crcs, tags, draft.orders, offsets, places, strict=False
+    )
+    return [
+        plan.pack(
+            plan.size, MESSAGE, 0, flag, plan.pair_count, length, crc, tag, order, plan.number,
+            offset if offset > 0 else 0, *pairs,
+        )
+        for plan, flag, length, crc, tag, order, offset, pairs in columns
+    ]  # fmt: skip
 
 
 def place_in(lights: Sequence[Queue], ordinal: int) -> list[int]:

@@ -52,7 +52,8 @@ class Burial:
         draft = Draft(
             bytearray(b"".join(copies)),
             [len(copy) for copy in copies],
-            [Plan(queue, ())] * count,
+            [0] * count,
+            [Plan(queue, ())],
             [1 | EntryFlag.HAS_TAG] * count,
             [0] * count,
             tags=[tag_hash_of(copy) for copy in copies],

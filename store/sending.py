@@ -7,13 +7,22 @@ else is compacted first; what became of the other items stands in a FRAME_RESULT
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
-from protocols.remoting.private import AckItem, ItemFlag, SendAnswer, SendFrame, SendSet, SetFlag
+from protocols.remoting.private import (
+    AckItem,
+    ItemFlag,
+    SendAnswer,
+    SendColumns,
+    SendFrame,
+    SendSet,
+    SetFlag,
+)
 from store.answers import STORE_FULL, AppendRecord, AppendResult
-from store.appender import Draft, Plan, append_index, append_messages
+from store.appender import NOWHERE, Draft, Plan, append_index, append_messages
 from store.core import Core
 from store.groups.deliveries import Deliveries
 from store.index.queues import Queue
@@ -71,10 +80,9 @@ class Sender:
         self._frames.answered(gateway, frame.answered)
         plans = self._plan_sets(frame.sets)
         is_full = not self._room.has_room_for(len(frame.records))
-        columns: list[Sequence[Any]] = [*zip(*frame.items, strict=True)] or [()] * 6
-        lengths, set_indexes, flags, orders, expires, once_keys = columns
+        columns = frame.columns
         bits = 0
-        for value in set(flags):
+        for value in set(columns.flags):
             bits |= value
         is_simple = (
             not is_full
@@ -83,68 +91,62 @@ class Sender:
             and all([plan.plan is not None and not plan.missing for plan in plans])
         )
         facts = FrameFacts([], [], [])
-        chosen: Sequence[int] = range(len(frame.items))
+        count = len(columns.lengths)
+        chosen: Sequence[int] = range(count)
         records = bytearray(frame.records)
         if not is_simple:
             chosen = self._admit(gateway, frame, plans, facts, is_full=is_full)
-            if len(chosen) < len(frame.items):
+            if len(chosen) < count:
                 records = _compact(frame, chosen)
-                lengths, set_indexes, flags, orders, expires, once_keys = (
-                    [column[index] for index in chosen] for column in columns
-                )
+                rows = [[column[index] for index in chosen] for column in columns]
+                columns = SendColumns._make(rows)
             if facts.refused or facts.partial or facts.repeats:
                 self._core.log.state(Kind.FRAME_RESULT, pack(*facts))
-        return self._store(
-            gateway, frame, facts, chosen, plans, records,
-            (lengths, set_indexes, flags, orders, expires, once_keys),
-        )  # fmt: skip
+        return self._store(gateway, frame, facts, plans, records, columns)
 
     def _store(
         self,
         gateway: GatewayFrames,
         frame: SendFrame,
         facts: FrameFacts,
-        chosen: Sequence[int],
         plans: Sequence[SetPlan],
         records: bytearray,
-        columns: tuple[Sequence[int], ...],
+        columns: SendColumns,
     ) -> SendAnswer:
         lengths, set_indexes, flags, orders, expires, once_keys = columns
-        set_plans = cast(list[Plan], [plan.plan for plan in plans])
-        set_flags = [plan.flags for plan in plans]
-        entry_flags = [
-            set_flags[at] | (flag & _ITEM_BITS) for at, flag in zip(set_indexes, flags, strict=True)
-        ]
+        entry_flags = _entry_flags(plans, set_indexes, flags)
         extras: list[bytes] | None = None
         if any(expires) or any([flag & _HAS_ONCE for flag in set(flags)]):
             entry_flags, extras = _with_extras(entry_flags, flags, expires, once_keys)
         start = self._core.entries.end
         block_at = self._core.log.end
+        item_count = len(frame.columns.lengths)
         positions, offsets = append_messages(
             self._core,
             Draft(
                 records,
                 lengths,
-                [set_plans[at] for at in set_indexes],
+                set_indexes,
+                [plan.plan or NOWHERE for plan in plans],
                 entry_flags,
                 orders,
                 extras=extras,
                 gateway=gateway.number,
                 gateway_epoch=frame.gateway_epoch,
                 frame=frame.frame,
-                item_count=len(frame.items),
+                item_count=item_count,
                 refused_count=len(facts.refused),
             ),
         )
         if extras is not None:
             self._note_extras(start, positions, offsets, flags, expires, once_keys)
-        if any([flag & _SETS_RETAINED for flag in set_flags]):
+        if any([plan.flags & _SETS_RETAINED for plan in plans]):
             self._note_retained(positions, entry_flags)
-        if len(chosen) == len(frame.items):
+        if len(positions) == item_count:
             answer = SendAnswer(frame.frame, positions, offsets, {}, facts.partial)
         else:
             stored = list(zip(positions, offsets, strict=True))
-            answer = make_answer(frame.frame, len(frame.items), stored, facts)
+            answer = make_answer(frame.frame, item_count, stored, facts)
         self._core.counters.refused += len(facts.refused)
         self._frames.ran(gateway, frame.frame, block_at, answer)
         return answer
@@ -204,7 +206,8 @@ class Sender:
         """Indexes of items to be stored; *facts* says what became of the others."""
         chosen: list[int] = []
         seen: dict[bytes, int] = {}
-        for index, (_, at, flags, order, _, once_key) in enumerate(frame.items):
+        rows = zip(*frame.columns, strict=True)
+        for index, (_, at, flags, order, _, once_key) in enumerate(rows):
             plan = plans[at]
             code, hint = plan.code, plan.hint
             if is_full:
@@ -235,7 +238,7 @@ class Sender:
         offsets: "array[int]",
         flags: Sequence[int],
         expires: Sequence[int],
-        once_keys: Sequence[bytes] | Sequence[int],
+        once_keys: Sequence[bytes],
     ) -> None:
         wall_ms = self._core.log.wall_ms
         rows = zip(positions, offsets, flags, expires, once_keys, strict=True)
@@ -243,7 +246,6 @@ class Sender:
             if expires_at_ms:
                 self._core.entries.expires[at] = expires_at_ms
             if flag & _HAS_ONCE:
-                assert isinstance(once_key, bytes)
                 self._once.add(once_key, position, offset, wall_ms)
 
     def _note_retained(self, positions: "array[int]", entry_flags: Sequence[int]) -> None:
@@ -282,6 +284,7 @@ class Sender:
         draft = Draft(
             body,
             [len(item.record) for item in items],
+            range(len(items)),
             plans,
             [item.flags & 0xF | EntryFlag.HAS_TAG for item in items],
             [item.order_hash for item in items],
@@ -345,14 +348,21 @@ def retained_change(record: bytes | memoryview, position: int, flags: int) -> Re
     return RetainedChange(tenant, subject, CLEARED if is_clear else position)
 
 
+def _entry_flags(
+    plans: Sequence[SetPlan], set_indexes: Sequence[int], flags: Sequence[int]
+) -> Sequence[int]:
+    """Entry flags per item, from its set's and its own."""
+    bits = [plan.flags for plan in plans]
+    if len(set(bits)) == 1 and flags and flags.count(flags[0]) == len(flags):
+        return [bits[0] | (flags[0] & _ITEM_BITS)] * len(flags)
+    return [bits[at] | (flag & _ITEM_BITS) for at, flag in zip(set_indexes, flags, strict=True)]
+
+
 def _compact(frame: SendFrame, chosen: Sequence[int]) -> bytearray:
     """The records of the chosen items, back to back."""
-    starts: list[int] = []
-    at = 0
-    for item in frame.items:
-        starts.append(at)
-        at += item.length
-    parts = [frame.records[starts[i] : starts[i] + frame.items[i].length] for i in chosen]
+    lengths = frame.columns.lengths
+    starts = list(accumulate(lengths, initial=0))
+    parts = [frame.records[starts[index] : starts[index + 1]] for index in chosen]
     return bytearray(b"".join(parts))
 
 
@@ -360,7 +370,7 @@ def _with_extras(
     entry_flags: Sequence[int],
     flags: Sequence[int],
     expires: Sequence[int],
-    once_keys: Sequence[bytes] | Sequence[int],
+    once_keys: Sequence[bytes],
 ) -> tuple[list[int], list[bytes]]:
     """Entry flags and encoded optional fields of items that have any."""
     extras: list[bytes] = []
@@ -372,7 +382,6 @@ def _with_extras(
             bits |= EntryFlag.HAS_EXPIRES
         if flag & _HAS_ONCE:
             bits |= EntryFlag.HAS_ONCE
-        assert isinstance(once_key, bytes)
         full_flags.append(bits)
         extras.append(entry_extra(bits, expires_at_ms, once_key, 0))
     return full_flags, extras

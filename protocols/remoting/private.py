@@ -571,6 +571,8 @@ def decode_send_answer(body: bytes | memoryview) -> SendAnswer:
 DELIVER_HEAD: Final = struct.Struct(">QII")
 RECORD_HEAD: Final = struct.Struct(">QI")
 DELIVERY: Final = struct.Struct(">IIQIHBBHIB")
+DELIVERY_ONE: Final = struct.Struct(">IIQIHBBHIBH")
+"""A delivery with one read tag, in one go; most are such."""
 
 
 class DeliveryItem(NamedTuple):
@@ -601,16 +603,25 @@ def encode_deliver(
     records: Sequence[tuple[int, bytes | memoryview]],
     deliveries: Sequence[DeliveryItem],
 ) -> bytes:
-    pieces: list[bytes | memoryview] = [
-        DELIVER_HEAD.pack(store_epoch, len(records), len(deliveries))
-    ]
+    pieces: list[bytes | memoryview] = []
     for position, record in records:
         pieces += (RECORD_HEAD.pack(position, len(record)), record)
     for item in deliveries:
         tags = item.tags
         pieces.append(DELIVERY.pack(*item[:9], len(tags)))
         pieces.append(struct.pack(f">{len(tags)}H", *tags))
-    return b"".join(pieces)
+    return join_deliver(store_epoch, len(records), len(deliveries), pieces)
+
+
+def join_deliver(
+    store_epoch: int,
+    record_count: int,
+    delivery_count: int,
+    pieces: Sequence[bytes | memoryview],
+) -> bytes:
+    """A DELIVER body from its packed records (head and bytes each), then its deliveries."""
+    head = DELIVER_HEAD.pack(store_epoch, record_count, delivery_count)
+    return b"".join((head, *pieces))
 
 
 def decode_deliver(body: bytes | memoryview) -> DeliverBody:

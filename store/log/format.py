@@ -226,6 +226,13 @@ def entry_extra(flags: int, expires_at_ms: int, once_key: bytes, target: int) ->
     return extra
 
 
+def with_extra(entry: bytes, extra: bytes) -> bytes:
+    """The entry with optional fields behind it, its size adjusted."""
+    if not extra:
+        return entry
+    return (len(entry) + len(extra)).to_bytes(2, "big") + entry[2:] + extra
+
+
 class Entry(NamedTuple):
     """One decoded row of an entry table."""
 
