@@ -180,14 +180,22 @@ class StoreServer:
         for _ in range(min(len(self._sends), SENDS_PER_TURN)):
             connection, command = self._sends.popleft()
             if connection.is_open:
-                self.counters.frames += 1
-                self._handle(connection, command)
+                self._run_frame(connection, command)
         now = clock.read()
         self.context.appends.flush(now)
         if self.counters.is_healthy:
             self._let_time_pass(now)
         if self._sends:
             self.tick_soon()
+
+    def _run_frame(self, connection: Connection, command: RemotingCommand) -> None:
+        """A frame of a gateway; a fault of ours costs its connection, not the tick."""
+        self.counters.frames += 1
+        try:
+            self._handle(connection, command)
+        except Exception:
+            logger.exception("frame of %s failed: connection closed", connection.address)
+            connection.peer.abort()
 
     def _let_time_pass(self, now: clock.Now) -> None:
         """Everything but requests; after a failed write nothing of it may happen any more."""

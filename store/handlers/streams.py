@@ -8,20 +8,23 @@ opened (store page, rule 12).
 """
 
 import logging
+import struct
 from collections.abc import Iterable, Sequence
 
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.private import (
+    DELIVERY,
+    DELIVERY_ONE,
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
+    RECORD_HEAD,
     AckItem,
-    DeliveryItem,
     PrivateCode,
     StreamEnded,
     encode_body,
-    encode_deliver,
+    join_deliver,
 )
 from store.answers import Granted
 from store.engine import Engine
@@ -61,48 +64,44 @@ class Stream:
 
 
 class Outbox:
-    """The DELIVER of one connection and tick, being built."""
+    """The DELIVER of one connection and tick, being built as packed pieces."""
+
+    __slots__ = ("byte_count", "connection", "deliveries", "indexes", "records")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.items: list[DeliveryItem] = []
-        self.records: list[tuple[int, bytes]] = []
-        self._indexes: dict[int, int] = {}
-        self._bytes = 0
+        self.records: list[bytes] = []
+        """Head and bytes of each record, in turn."""
+
+        self.deliveries: list[bytes] = []
+        self.indexes: dict[int, int] = {}
+        """Position of a record → where it stands in the table."""
+
+        self.byte_count = 0
 
     @property
     def room(self) -> int:
         """Deliveries that still fit; an estimate by bytes, exact by count."""
-        return 0 if self._bytes >= FRAME_BYTES_MAX >> 1 else FRAME_ITEMS_MAX - len(self.items)
-
-    def index_of(self, position: int) -> int:
-        """Where the record at *position* stands in the table; -1: not there."""
-        return self._indexes.get(position, -1)
-
-    def add_record(self, position: int, record: bytes) -> int:
-        self._indexes[position] = index = len(self.records)
-        self.records.append((position, record))
-        self._bytes += len(record)
-        return index
-
-    def add(self, item: DeliveryItem) -> None:
-        self.items.append(item)
-        self._bytes += ITEM_BYTES
+        if self.byte_count >= FRAME_BYTES_MAX >> 1:
+            return 0
+        return FRAME_ITEMS_MAX - len(self.deliveries)
 
     def would_overflow(self, record_bytes: int) -> bool:
         """Whether the frame must leave before a record of so many bytes is added."""
-        is_large = self._bytes + record_bytes > FRAME_BYTES_MAX - FRAME_RESERVE
-        return bool(self.items) and (is_large or len(self.items) >= FRAME_ITEMS_MAX)
+        is_large = self.byte_count + record_bytes > FRAME_BYTES_MAX - FRAME_RESERVE
+        return bool(self.deliveries) and (is_large or len(self.deliveries) >= FRAME_ITEMS_MAX)
 
     def send(self, store_epoch: int) -> None:
         """Queue the DELIVER; the outbox starts anew."""
-        if not self.items:
+        if not self.deliveries:
             return
-        body = encode_deliver(store_epoch, self.records, self.items)
+        pieces = self.records + self.deliveries
+        body = join_deliver(store_epoch, len(self.records) // 2, len(self.deliveries), pieces)
         command = RemotingCommand(PrivateCode.DELIVER, None, body, flag=ONEWAY_FLAG, is_binary=True)
         self.connection.peer.send((command,))
-        self.items, self.records = [], []
-        self._indexes, self._bytes = {}, 0
+        self.records, self.deliveries = [], []
+        self.indexes.clear()
+        self.byte_count = 0
 
 
 class Streams:
@@ -256,38 +255,33 @@ class Streams:
                 self._woken[group] = None
 
     def _deliver(self, stream: Stream, granted: Sequence[Granted], now: Now) -> int:
+        """Pack *granted* into the connection's frame; how many could be read and were."""
         outbox = self._outbox(stream.connection)
-        delivered = 0
+        indexes, record_at = outbox.indexes, self._engine.record_at
+        number, group, delivered = stream.number, stream.group, 0
         for grant in granted:
-            index = outbox.index_of(grant.record_position)
-            if index < 0:
+            position, serial, attempt, flags, target, tags, packet_id, stage = grant
+            index = indexes.get(target, -1)
+            if index < 0 or len(outbox.deliveries) >= FRAME_ITEMS_MAX:
                 try:
-                    record = self._engine.record_at(grant.record_position)
+                    record = record_at(target)
                 except Refused as error:
                     self._discard(stream, grant, error, now)
                     continue
-                if outbox.would_overflow(len(record)):
+                size = len(record)
+                if outbox.would_overflow(size):
                     outbox.send(self._engine.epoch)
-                index = outbox.add_record(grant.record_position, record)
-            elif len(outbox.items) >= FRAME_ITEMS_MAX:
-                record = outbox.records[index][1]
-                outbox.send(self._engine.epoch)
-                index = outbox.add_record(grant.record_position, record)
-            outbox.add(
-                DeliveryItem(
-                    stream.number,
-                    index,
-                    grant.position,
-                    grant.grant,
-                    min(grant.attempt, 0xFFFF),
-                    grant.flags,
-                    grant.stage,
-                    grant.packet_id,
-                    stream.group,
-                    grant.tags,
-                )
-            )
+                indexes[target] = index = len(outbox.records) >> 1
+                outbox.records += (RECORD_HEAD.pack(target, size), record)
+                outbox.byte_count += size + ITEM_BYTES
+            facts = (number, index, position, serial, attempt & 0xFFFF, flags, stage, packet_id)
+            if len(tags) == 1:
+                outbox.deliveries.append(DELIVERY_ONE.pack(*facts, group, 1, tags[0]))
+            else:
+                tail = struct.pack(f">{len(tags)}H", *tags)
+                outbox.deliveries.append(DELIVERY.pack(*facts, group, len(tags)) + tail)
             delivered += 1
+        outbox.byte_count += ITEM_BYTES * delivered
         stream.sent += delivered
         return delivered
 
