@@ -81,6 +81,8 @@ class Streams:
         stream.total = credit
         # What was in flight comes first, from all stores: nothing new before that.
         initial = 0 if spec.is_inherited else credit
+        for name in {link.cluster for link in links}:  # first: a store may come up meanwhile
+            self._streams[name][stream] = None
         results = await asyncio.gather(
             *(
                 stream.open_part(link, credit=share)
@@ -91,15 +93,9 @@ class Streams:
         try:
             raise_unless_some(results, spec.name)
             await stream.resumed()
-        except (Refused, TimeoutError):
+        except Refused:
             await stream.close()
             raise
-        if not is_pinned(spec):  # of a pinned queue's group no other store will ever know
-            for name in {link.cluster for link in links}:
-                self._streams[name][stream] = None
-        else:
-            for link in links:
-                self._streams[link.cluster][stream] = None
         stream.deal()
         return stream
 

@@ -88,6 +88,9 @@ class GatewayPipeline:
         self._lanes: dict[Call, Lane] = {}
         self._learning: dict[tuple[str, str], list[Batch]] = {}
         self._resumes: list[Callable[[], None]] = []
+        self.message_count = 0
+        """Messages that came in, for metrics."""
+
         self._sequence = 0
         self._turn = 0
         self._seed = random.getrandbits(32)
@@ -152,6 +155,7 @@ class GatewayPipeline:
         now_ms: int,
     ) -> Batch:
         self._sequence += 1
+        self.message_count += len(messages)
         is_plain = are_plain(messages)
         if is_plain and len(messages) <= IDS_AT_ONCE:
             ids = self._ids.take_many(now_ms, len(messages))

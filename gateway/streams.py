@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.clusters.link import LinkState, StoreLink
 from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
-from protocols.errors import Code, GatewayError
+from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import DeliverySink
 from protocols.remoting.private import AckAction, AckItem, MarkItem
 from protocols.tasks import Tasks
@@ -106,9 +106,14 @@ class LogicalStream:
 
     async def open_part(self, link: StoreLink, *, credit: int) -> None:
         """Open the group and the stream at one store. Raises Refused."""
-        part = Part(link)
-        part.group = await link.open_group(self.spec)
-        await self._open(part, credit, is_resuming=self.spec.is_inherited)
+        key = (link.cluster, link.broker)
+        self._opening.add(key)
+        try:
+            part = Part(link)
+            part.group = await link.open_group(self.spec)
+            await self._open(part, credit, is_resuming=self.spec.is_inherited)
+        finally:
+            self._opening.discard(key)
 
     async def reopen_part(self, link: StoreLink) -> None:
         """
@@ -165,12 +170,17 @@ class LogicalStream:
         """
         Wait until what was in flight has been handed to the sink; all parts are opened by now.
 
-        Raises TimeoutError.
+        Raises Refused.
         """
         self._are_parts_open = True
         self._check_resumed()
-        async with asyncio.timeout(RESUME_S_MAX):
-            await self._resumed.wait()
+        try:
+            async with asyncio.timeout(RESUME_S_MAX):
+                await self._resumed.wait()
+        except TimeoutError:
+            raise Refused(
+                Code.PROXY_TIMEOUT, self.spec.name, "what was in flight did not arrive in time"
+            ) from None
 
     def _check_resumed(self) -> None:
         if self._are_parts_open and all(
