@@ -238,6 +238,7 @@ def _patch(
 ) -> list[int]:
     """Queue offset, log position and store time into each record; their CRCs. The hot loop."""
     view = memoryview(body)
+    nonce &= M32  # sums of small numbers are cheaper, and give the same seed
     crcs: list[int] = []
     add = crcs.append
     for at, end, position, offset in zip(starts, starts[1:], positions, offsets, strict=False):
