@@ -8,6 +8,7 @@ the cluster client an in-memory transport; everything after that is the same cod
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -331,6 +332,7 @@ class Gateway:
         )
         for cluster in self._clusters.values():
             cluster.start()
+        self._count_core(self._pipeline)
         await self._directory.start()
         return services
 
@@ -400,6 +402,21 @@ class Gateway:
         self.metrics.gauge("clients", "Open client connections.", lambda: len(self.clients))
         self.metrics.collect_from(self._store_metrics)
 
+    def _count_core(self, pipeline: GatewayPipeline) -> None:
+        self.metrics.count_from(
+            "messages_in", "Messages that producers sent.", lambda: pipeline.message_count
+        )
+        self.metrics.gauge(
+            "lease_epoch", "Epoch of this gateway; 0: no lease.", lambda: self.presence.epoch
+        )
+        for name, cluster in self._clusters.items():
+            self.metrics.gauge(
+                "cluster_stores_up",
+                "Stores that take traffic.",
+                partial(_count_up, cluster),
+                cluster=name,
+            )
+
     def _store_metrics(self) -> list[tuple[str, str, float]]:
         store = self._local.store if self._local is not None else None
         if store is None:
@@ -442,8 +459,12 @@ class Gateway:
             zone=config.zone,
             protocols=self.addresses(),
             connection_count=len(self.clients),
-            message_count=round(self.metrics.total("messages_in")),
+            message_count=self._pipeline.message_count if self._pipeline is not None else 0,
         )
+
+
+def _count_up(cluster: ClusterClient) -> int:
+    return len(cluster.up_links())
 
 
 def _sections(loaded: Loaded) -> dict[str, Section]:

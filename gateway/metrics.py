@@ -37,6 +37,7 @@ class Registry:
     def __init__(self) -> None:
         self._counters: dict[str, tuple[str, dict[Labels, Counter]]] = {}
         self._gauges: dict[str, tuple[str, dict[Labels, Callable[[], float]]]] = {}
+        self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
         self._collectors: list[Callable[[], Iterable[tuple[str, str, float]]]] = []
 
     def counter(self, name: str, help_text: str, **labels: str) -> Counter:
@@ -52,6 +53,10 @@ class Registry:
         _, children = self._gauges.setdefault(name, (help_text, {}))
         children[tuple(sorted(labels.items()))] = read
 
+    def count_from(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """``tidegate_<name>_total``, read when scraped from what its owner counts anyway."""
+        self._counts[name] = (help_text, read)
+
     def collect_from(self, collect: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
         """Take (name, help, value) gauges from *collect* at each scrape."""
         self._collectors.append(collect)
@@ -61,11 +66,6 @@ class Registry:
         _, children = self._counters.get(name, ("", {}))
         found = children.get(tuple(sorted(labels.items())))
         return 0.0 if found is None else found.value
-
-    def total(self, name: str) -> float:
-        """What all children of a counter stand at together."""
-        _, children = self._counters.get(name, ("", {}))
-        return sum(child.value for child in children.values())
 
     def expose(self) -> tuple[bytes, str]:
         """The page for Prometheus and its content type."""
@@ -86,6 +86,8 @@ class Registry:
             for labels, child in counters.items():
                 family.add_metric([value for _, value in labels], child.value)
             yield family
+        for name, (help_text, read_count) in self._counts.items():
+            yield CounterMetricFamily(PREFIX + name, help_text, value=read_count())
         for name, (help_text, gauges) in self._gauges.items():
             names = [label for label, _ in next(iter(gauges))]
             gauge = GaugeMetricFamily(PREFIX + name, help_text, labels=names)
