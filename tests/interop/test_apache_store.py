@@ -43,7 +43,8 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
 @pytest.fixture(scope="module")
 def gateway(apache: ApacheCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("gateway")
-    apache.admin("updateTopic", "-c", apache.cluster, "-t", "plants", "-r", "4", "-w", "4")
+    for topic in ("plants", "meters"):
+        apache.admin("updateTopic", "-c", apache.cluster, "-t", topic, "-r", "4", "-w", "4")
     with Daemons(folder) as daemons:
         namesrv = daemons.namesrv()
         daemons.store(namesrv, "store.cluster=beside", name="broker-d")
@@ -66,9 +67,9 @@ def publish(port: int, topic: str, bodies: list[bytes]) -> None:
 def test_mqtt_publish_is_received_over_grpc(gateway: Daemon) -> None:
     """The official RocketMQ 5 client pops from Apache, through us, what paho published."""
     bodies = [b"reading %d" % number for number in range(10)]
-    publish(gateway.port("mqtt"), "plants/9/temp", bodies)
+    publish(gateway.port("mqtt"), "meters/9/temp", bodies)
     received = run_grpc_client(
-        "receive", gateway.port("grpc"), topic="plants", group="grpc-readers", count=len(bodies)
+        "receive", gateway.port("grpc"), topic="meters", group="grpc-readers", count=len(bodies)
     )
     assert sorted(received) == sorted(body.decode() for body in bodies)
 
