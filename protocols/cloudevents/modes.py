@@ -26,6 +26,9 @@ JSON: Final = "application/json"
 REQUIRED: Final = ("specversion", "id", "source", "type")
 PREFIX: Final = "ce-"
 
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the JSON decoder raises: the last for documents nested deeper than it goes."""
+
 _NAME: Final = re.compile(r"[a-z0-9]+")
 _RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 _UNSAFE: Final = re.compile(r'[^\x21-\x7e]|["%]')
@@ -119,7 +122,7 @@ def decode_structured(body: bytes | msgspec.Raw) -> Event:
     """One event of the JSON format. Raises BadEvent."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise BadEvent("body", f"is no JSON object: {error}") from None
     attributes: dict[str, str] = {}
     for name, raw in members.items():
@@ -128,6 +131,8 @@ def decode_structured(body: bytes | msgspec.Raw) -> Event:
             if value is not None:  # a null attribute is an absent one
                 attributes[name] = value
     content_type = attributes.pop("datacontenttype", "")
+    if not content_type.isprintable():
+        raise BadEvent("datacontenttype", "has control characters")
     check_attributes(attributes)
     data = _decode_data(members, content_type)
     if "data" in members and not content_type:
@@ -172,7 +177,7 @@ def _decode_batch(media_type: str, body: bytes, batch_max: int) -> list[Event]:
         raise BadEvent("Content-Type", f"'{media_type}': only {BATCH}", status=415)
     try:
         items = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise BadEvent("body", f"is no JSON array: {error}") from None
     if len(items) > batch_max:
         raise BadEvent("body", f"{len(items)} events, at most {batch_max}", status=413)
@@ -275,6 +280,6 @@ def is_json(content_type: str) -> bool:
 def _is_json_text(data: bytes) -> bool:
     try:
         msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return False
     return True

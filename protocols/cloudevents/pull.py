@@ -27,6 +27,7 @@ from protocols.cloudevents import mapping, modes
 from protocols.cloudevents.access import CONSUME, TOPIC, Access, qualified
 from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.ingest import read_body
+from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
 from protocols.errors import Code
 from protocols.pipeline import Services, TopicInfo
@@ -74,7 +75,7 @@ class Pull:
         body = await read_body(request, self._config.body_s_max)
         try:
             asked = msgspec.json.decode(body, type=dict[str, Any]) if body.strip() else {}
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Problem(400, f"the body is no JSON object: {error}") from error
         return asked | dict(request.query)
 

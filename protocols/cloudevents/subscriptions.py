@@ -17,6 +17,7 @@ import msgspec
 from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read, Start
 from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.filters import compile_filters
+from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
 from protocols.pipeline import Subscription
 from protocols.subjects import is_valid_filter
@@ -145,7 +146,7 @@ def parse(
     """
     try:
         document = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise Problem(400, f"the body is no JSON object: {error}") from error
     _check_members("", document, MEMBERS)
     document = {name: value for name, value in document.items() if value is not None}

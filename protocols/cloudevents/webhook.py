@@ -189,7 +189,8 @@ class Worker:
                 self._stored.sink, data=body, headers=headers, allow_redirects=False
             ) as answer:
                 return answer.status, dict(answer.headers), answer.reason or ""
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            # ValueError: a header that HTTP cannot carry, such as a media type with a newline
             return 0, {}, f"{type(error).__name__}: {error}"
 
     async def _settle(self, delivery: Delivery, verdict: Verdict, status: int, error: str) -> None:
