@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, create_model
 
-from gateway.checks import has_users
+from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
 from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.connection import Connect, Sign
@@ -227,6 +227,8 @@ class Gateway:
 
     async def start(self) -> None:
         """Open everything, the listeners last. Raises GatewayError or OSError."""
+        for line in warnings(self.loaded.config, self.loaded.document):
+            logger.warning("%s", line)
         if self._local is not None:
             await self._local.start()
         await self._open_admin()

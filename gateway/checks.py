@@ -37,7 +37,12 @@ def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
 
 def warnings(config: GatewayConfig, document: Document) -> list[str]:
     """What is allowed and still hardly meant."""
-    found = [*_dead_routes(config), *_unused(config), *_odd_weights(config)]
+    found = [
+        *_dead_routes(config),
+        *_unused(config),
+        *_odd_weights(config),
+        *_bridges(config),
+    ]
     return [f"warning: {document.problem(path, text)}" for path, text in found]
 
 
@@ -216,6 +221,13 @@ def _unused(config: GatewayConfig) -> Iterator[Finding]:
             yield ("clusters", name), f"cluster '{name}' is in no route"
     if has_users(config) and config.acl is None:
         yield ("users",), "there is no acl: every user may do everything"
+
+
+def _bridges(config: GatewayConfig) -> Iterator[Finding]:
+    for name, cluster in config.clusters.items():
+        if cluster.type != "rocketmq":
+            text = f"bridges to {cluster.type} do not run yet: what is routed there is refused"
+            yield ("clusters", name), text
 
 
 def _odd_weights(config: GatewayConfig) -> Iterator[Finding]:

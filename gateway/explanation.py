@@ -43,7 +43,7 @@ def facts_of_request(loaded: Loaded, request: Mapping[str, Any]) -> Facts:
     return Facts(
         protocol=protocol,
         listener=text("listener", first),
-        tenant=text("tenant", user.tenant if user else ""),
+        tenant=text("tenant"),
         identity=Identity(
             name=name,
             roles=(*texts("roles"), *(user.roles if user else ())),

@@ -246,9 +246,6 @@ class UserConfig(ConfigModel):
     roles: Texts = ()
     """What ``identity: role:<name>`` asks for."""
 
-    tenant: str = ""
-    """Tenant of this user's connections where the listener does not say."""
-
 
 class AclConfig(WhenConfig):
     """One entry of ``acl:``; the first that matches decides, the end is deny."""
