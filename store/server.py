@@ -140,6 +140,9 @@ class StoreServer:
             answer = not_available(command, str(error))
         except PeerError as error:
             answer = self._malformed(connection, command, error)
+        except Exception:  # a fault of ours costs this request; those behind it go on
+            logger.exception("request %d of %s failed", command.code, connection.address)
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, remark="internal error, see the log")
         if answer is not None:
             connection.answer(command, answer)
 
@@ -180,22 +183,18 @@ class StoreServer:
         for _ in range(min(len(self._sends), SENDS_PER_TURN)):
             connection, command = self._sends.popleft()
             if connection.is_open:
-                self._run_frame(connection, command)
+                self.counters.frames += 1
+                self._handle(connection, command)
         now = clock.read()
         self.context.appends.flush(now)
         if self.counters.is_healthy:
-            self._let_time_pass(now)
+            try:
+                self._let_time_pass(now)
+            except Exception:  # a fault of ours must not stop the clock of everybody else
+                logger.exception("the end of a tick failed")
+                self._arm(None, TIMER_S_MAX, now)
         if self._sends:
             self.tick_soon()
-
-    def _run_frame(self, connection: Connection, command: RemotingCommand) -> None:
-        """A frame of a gateway; a fault of ours costs its connection, not the tick."""
-        self.counters.frames += 1
-        try:
-            self._handle(connection, command)
-        except Exception:
-            logger.exception("frame of %s failed: connection closed", connection.address)
-            connection.peer.abort()
 
     def _let_time_pass(self, now: clock.Now) -> None:
         """Everything but requests; after a failed write nothing of it may happen any more."""
