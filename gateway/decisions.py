@@ -29,7 +29,7 @@ from gateway.routing import Decision as RouteDecision
 from gateway.routing import Mirror, Target
 from gateway.rules import facts_of
 from gateway.throttle import Bucket
-from protocols.canonical import Call, Head, Properties, QueueKind, QueueRef
+from protocols.canonical import INTERNAL, Call, Head, Properties, QueueKind, QueueRef
 from protocols.errors import Code, Refused
 from protocols.remoting.private import SendSet, SetFlag, encode_set
 
@@ -214,6 +214,8 @@ class Decider:
         return decision
 
     def _check(self, call: Call, head: Head, topic: str) -> None:
+        if call.protocol == INTERNAL:
+            return  # what the gateway sends for itself: dead letters
         if not self.policy.acl.is_allowed(call, "publish", subject=head.subject, topic=topic):
             raise Refused(Code.FORBIDDEN, head.subject, "the ACL does not allow this publish")
         is_retry = topic.startswith("%") and call.protocol == "remoting"

@@ -98,8 +98,8 @@ def is_system_topic(topic: str) -> bool:
 
 
 def qualified(tenant: str, topic: str) -> str:
-    """The topic in its tenant's namespace."""
-    if not tenant or topic.startswith(tenant + NAMESPACE_SEPARATOR):
+    """The topic in its tenant's namespace; retry and dead-letter topics have it inside."""
+    if not tenant or topic.startswith((tenant + NAMESPACE_SEPARATOR, "%RETRY%", "%DLQ%")):
         return topic
     return f"{tenant}{NAMESPACE_SEPARATOR}{topic}"
 
