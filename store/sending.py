@@ -27,7 +27,7 @@ from store.core import Core
 from store.groups.deliveries import Deliveries
 from store.index.queues import Queue
 from store.log.format import EntryFlag, Kind, entry_extra
-from store.log.messages import is_record, property_of, set_queue_id, tag_hash_of
+from store.log.messages import is_record, property_of, set_queue_id, tag_hash_of, topic_of
 from store.log.state import pack
 from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
 from store.metadata.retained import CLEARED, RetainedChange
@@ -342,7 +342,7 @@ class Sender:
 
 def retained_change(record: bytes | memoryview, position: int, flags: int) -> RetainedChange:
     """What the record does to the value of its address."""
-    subject = str(property_of(record, b"TG_SUBJECT"), "utf-8", "replace")
+    subject = str(property_of(record, b"TG_SUBJECT"), "utf-8", "replace") or topic_of(record)
     tenant = str(property_of(record, b"TG_TENANT"), "utf-8", "replace")
     is_clear = flags & EntryFlag.CLEARS_RETAINED
     return RetainedChange(tenant, subject, CLEARED if is_clear else position)
