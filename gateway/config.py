@@ -35,7 +35,7 @@ from protocols.daemon.config import (
 )
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
-from protocols.daemon.units import Address, Addresses, Bytes, Count, DurationMs
+from protocols.daemon.units import Address, Addresses, Count
 from protocols.errors import ConfigError
 
 DEFAULT_LISTENERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -84,7 +84,7 @@ class ClusterConfig(ConfigModel):
     """Cluster name at that name server; empty: the only one there."""
 
     zones: dict[str, str] = {}
-    """Broker name → zone, for ``prefer: same_zone``."""
+    """Broker name → zone, for ``prefer: same_zone`` (not in force yet)."""
 
     auth: ClusterAuth | None = None
     """Credentials for its name servers and brokers; absent: those of ``cluster_auth``."""
@@ -94,9 +94,6 @@ class ClusterConfig(ConfigModel):
 
     url_file: Path | None = None
     """Bridge targets: file with the URL, when it holds a password."""
-
-    queue_count: int = Field(default=4, ge=1, le=1024)
-    """Message queues per store of a topic that is created by use."""
 
     @model_validator(mode="after")
     def _has_address(self) -> "ClusterConfig":
@@ -170,10 +167,10 @@ class MqttConfig(ConfigModel):
 
     mapping: Literal["levels", "flat"] = "levels"
     """``levels``: the first level is the topic if there is one of that name, else the topic
-    ``mqtt``. ``flat``: ``/`` becomes ``_``."""
+    ``mqtt``. ``flat``: ``/`` becomes ``_`` (not in force yet)."""
 
     auto_topics: int = Field(default=100, ge=0)
-    """Topics that first levels may create."""
+    """Topics that first levels may create (not in force yet: all go to the topic ``mqtt``)."""
 
     queue_qos0: bool = False
     """Keep QoS 0 messages for offline sessions."""
@@ -191,20 +188,8 @@ class ProtocolSection(ConfigModel):
 class LimitsConfig(ConfigModel):
     """Bounds of the gateway as a whole."""
 
-    message_bytes_max: Bytes = Field(default=4 << 20, ge=1024, le=64 << 20)
-    """Largest body; a store refuses what is above its own limit."""
-
-    pending_bytes_max: Bytes = Field(default=64 << 20, ge=1 << 20)
-    """Bodies accepted and not yet stored; above it clients' sockets are not read."""
-
     connections_max: Count = Field(default=100_000, ge=1)
     """Client connections over all listeners."""
-
-    mirror_messages_max: Count = Field(default=10_000, ge=1)
-    """Mirror copies waiting; further ones are dropped and counted."""
-
-    drain: DurationMs = Field(default=10_000, ge=0)
-    """How long clients have to leave after SIGTERM."""
 
 
 class GatewayConfig(ConfigModel):

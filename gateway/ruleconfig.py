@@ -176,14 +176,15 @@ class RouteConfig(ConfigModel):
     """Copies of a share of the messages."""
 
     prefer: Literal["", "same_zone"] = ""
-    """``same_zone``: queues of stores in our zone while one of them is writable."""
+    """``same_zone``: queues of stores in our zone while one of them is writable (not in force
+    yet)."""
 
     failover: Annotated[tuple[ClusterName, ...], BeforeValidator(as_list)] = ()
     """Clusters to go to, in order, when a target has no route, no writable queue, or its circuit
     is open."""
 
     fail_back: DurationMs = Field(default=60_000, ge=0)
-    """How long a target must be well before it is used again."""
+    """How long a target must be well before it is used again (not in force yet: at once)."""
 
     order: Literal["strict", "best_effort"] = "strict"
     """``best_effort``: messages with an order key may fail over too."""
