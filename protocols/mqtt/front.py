@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from protocols.mqtt.mapping import Renderings
+from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import Sessions
 from protocols.mqtt.settings import MqttSettings
 from protocols.pipeline import Services

@@ -11,9 +11,8 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from protocols.canonical import Head, Message, Properties, StoredMessage
-from protocols.mqtt.encoder import publish_parts
-from protocols.mqtt.packets import V5, PacketProperties, PropertyValue, Will
-from protocols.mqtt.properties import Property, encode_properties, find_int
+from protocols.mqtt.packets import PacketProperties, PropertyValue, Will
+from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
 
 TAG: Final = "mqtt_proxy"
@@ -39,14 +38,8 @@ ESCAPED_PREFIX: Final = "TG_UE_"
 EVENT_PREFIX: Final = "CE_"
 """An attribute of a CloudEvent, as the CloudEvents Java SDK stores it in RocketMQ."""
 
-NO_DATA: Final = b"\x00"
-"""The body of a CloudEvent without data: RocketMQ takes no empty one."""
-
 BASE64_PREFIX: Final = "base64:"
 """Correlation data that is no plain text."""
-
-QOS_OF: Final = {b"0": 0, b"2": 2}
-"""QoS of a stored publish by its ``mqtt_qos``; what has none counts as QoS 1."""
 
 SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
 SYSTEM_NAMES: Final = frozenset(
@@ -249,101 +242,3 @@ def packet_properties(message: StoredMessage) -> PacketProperties:
         elif (pair := _user_property(name, value)) is not None:
             users.append((Property.USER_PROPERTY, pair))
     return tuple(standing + users)
-
-
-def stored_value(properties_text: bytes, name: bytes) -> bytes:
-    """One stored property without parsing the others; empty: absent."""
-    mark = name + b"\x01"
-    if properties_text.startswith(mark):
-        start = len(mark)
-    else:
-        found = properties_text.find(b"\x02" + mark)
-        if found < 0:
-            return b""
-        start = found + 1 + len(mark)
-    end = properties_text.find(b"\x02", start)
-    return properties_text[start:] if end < 0 else properties_text[start:end]
-
-
-class Rendering:
-    """One stored message as PUBLISH packets: made once, however many clients get it."""
-
-    __slots__ = ("_parts", "_payload", "expires_at_ms", "message", "publisher", "qos", "topic")
-
-    def __init__(self, message: StoredMessage) -> None:
-        self.message = message
-        text = message.properties_text
-        topic = stored_value(text, b"TG_SUBJECT") or message.topic.encode()
-        self.topic = topic if is_valid_name(topic.decode("utf-8", "replace")) else b""
-        """Empty: no MQTT client can be told its address."""
-
-        expires_at = stored_value(text, b"TG_EXPIRES_AT")
-        is_empty = message.body == NO_DATA and bool(stored_value(text, b"CE_specversion"))
-        self._payload = b"" if is_empty else message.body
-        self.expires_at_ms = int(expires_at) if expires_at.isdigit() else 0
-        self.publisher = stored_value(text, b"TG_CLIENT").decode("utf-8", "replace")
-        self.qos = QOS_OF.get(stored_value(text, b"mqtt_qos"), 1)
-        """Of the publish; 1 for other protocols."""
-
-        self._parts: dict[tuple[int, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] = {}
-
-    def is_expired(self, wall_ms: int) -> bool:
-        return 0 < self.expires_at_ms <= wall_ms
-
-    def parts(
-        self, version: int, qos: int, retain: bool, identifiers: tuple[int, ...], wall_ms: int
-    ) -> tuple[bytes, bytes]:
-        """Bytes before and behind the packet id; *identifiers* are of the subscriptions."""
-        left_s = 0
-        if version == V5 and self.expires_at_ms:
-            left_s = max(1, (self.expires_at_ms - wall_ms + 999) // 1000)
-        key = (version, qos, retain, identifiers, left_s)
-        parts = self._parts.get(key)
-        if parts is None:
-            properties = b""
-            if version == V5:
-                properties = encode_properties(self._v5_properties(identifiers, left_s))
-            parts = publish_parts(version, self.topic, self._payload, qos, retain, properties)
-            self._parts[key] = parts
-        return parts
-
-    def aliased_parts(
-        self, topic: bytes, alias: int, plan: tuple[int, bool, tuple[int, ...]], wall_ms: int
-    ) -> tuple[bytes, bytes]:
-        """
-        ``parts`` for one version 5 connection that knows the topic as *alias*.
-
-        Args:
-            topic: empty once the client has been told what the alias stands for.
-            plan: QoS, retain flag, subscription identifiers.
-        """
-        qos, retain, identifiers = plan
-        left_s = 0
-        if self.expires_at_ms:
-            left_s = max(1, (self.expires_at_ms - wall_ms + 999) // 1000)
-        pairs = (*self._v5_properties(identifiers, left_s), (int(Property.TOPIC_ALIAS), alias))
-        return publish_parts(V5, topic, self._payload, qos, retain, encode_properties(pairs))
-
-    def _v5_properties(self, identifiers: tuple[int, ...], left_s: int) -> PacketProperties:
-        pairs: list[tuple[int, PropertyValue]] = []
-        if left_s:
-            pairs.append((Property.MESSAGE_EXPIRY, left_s))
-        pairs += [(Property.SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
-        return (*pairs, *packet_properties(self.message))
-
-
-class Renderings:
-    """The renderings of late, so that all sessions of a gateway share them."""
-
-    def __init__(self, count_max: int = 4096) -> None:
-        self._count_max = count_max
-        self._known: dict[int, Rendering] = {}
-
-    def find(self, message: StoredMessage) -> Rendering:
-        known = self._known.get(id(message))
-        if known is not None and known.message is message:
-            return known
-        if len(self._known) >= self._count_max:
-            self._known.clear()
-        rendering = self._known[id(message)] = Rendering(message)
-        return rendering

@@ -16,9 +16,9 @@ from protocols.errors import Code
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_ack, publish_again
 from protocols.mqtt.fields import protocol_error
-from protocols.mqtt.mapping import Rendering, Renderings
 from protocols.mqtt.packets import V5, Pubcomp, Pubrec, Reason
-from protocols.mqtt.session import Flight, Outgoing, Plan, Stage, Subscriptions, Window
+from protocols.mqtt.rendering import Rendering, Renderings
+from protocols.mqtt.session import Flight, Outgoing, Plan, Source, Stage, Subscriptions, Window
 from protocols.pipeline import DeliveryStream, Meter
 from protocols.tasks import Tasks
 
@@ -48,6 +48,7 @@ class Feed:
         self.early: list[Delivery] | None = []
         """What came before ``start``; None: started."""
 
+        self.is_settle_due = False
         self._outbox = outbox
         self._is_auto_ack = is_auto_ack
         self._ended = ended
@@ -96,7 +97,8 @@ class Feed:
         self._finished_count += 1
         if not self._is_auto_ack:
             self._to_ack.append(handle)
-        self._outbox.settle_soon(self)
+        if not self.is_settle_due:
+            self._outbox.settle_soon(self)
 
     def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
         """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
@@ -108,6 +110,7 @@ class Feed:
 
     def settle(self) -> None:
         """Send what this tick has gathered: marks, acks, more credit."""
+        self.is_settle_due = False
         stream = self._stream
         if stream is None:
             return
@@ -156,7 +159,6 @@ class Outbox:
         self._resending: deque[tuple[int, bytes]] = deque()
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
-        self._to_settle: set[Feed] = set()
 
     # ── in from the feeds ───────────────────────────────────────────────────────────────
 
@@ -164,26 +166,33 @@ class Outbox:
         """Send what fits the window; the rest waits in order."""
         out: list[bytes] = []
         now_ms = clock.wall_ms()
-        subscriptions, held = feed.subscriptions, self._held_tags
+        subscriptions, held, find = feed.subscriptions, self._held_tags, self._renderings.find
+        has_no_local, client_id = subscriptions.has_no_local, self._client_id
+        window, sent_count = self.window, 0
+        waiting, flights, limit = window.waiting, window.flights, window.limit
+        plan, kind = None, None
         for delivery in deliveries:
-            if held and held.issuperset(delivery.reads):
+            reads = delivery.reads
+            if held and held.issuperset(reads):
                 self._held.append((feed, delivery))
                 continue
-            rendering = self._renderings.find(delivery.message)
-            plan = subscriptions.plan(
-                delivery.reads,
-                delivery.qos,
-                delivery.retain,
-                is_own=subscriptions.has_no_local and rendering.publisher == self._client_id,
-            )
-            if plan is None or not rendering.topic or rendering.is_expired(now_ms):
+            rendering = find(delivery.message)
+            tail = rendering.tail
+            is_own = has_no_local and tail.publisher == client_id
+            like = (reads, delivery.qos, delivery.retain, is_own)
+            if like != kind:
+                kind = like
+                plan = subscriptions.plan(*like)
+            if plan is None or not tail.topic or 0 < tail.expires_at_ms <= now_ms:
                 feed.done(delivery.handle)
-            elif plan.qos:
-                self.window.waiting.append(Outgoing(rendering, plan, feed, delivery.handle))
-            else:
+            elif not plan.qos:
                 self._add_qos0(rendering, plan, out, now_ms)
                 feed.done(delivery.handle)
-        self._pump(out, now_ms)
+            elif waiting or len(flights) >= limit:
+                waiting.append(Outgoing(rendering, plan, feed, delivery.handle))
+            else:
+                sent_count += self._add(rendering, plan, feed, delivery.handle, out, now_ms)
+        self._pump(out, now_ms, sent_count)
 
     def send_retained(self, messages: Sequence[StoredMessage], plan: Plan) -> set[str]:
         """Retained values of a new subscription; the ids of those that went."""
@@ -191,8 +200,8 @@ class Outbox:
         now_ms, ids = clock.wall_ms(), set[str]()
         for message in messages:
             rendering = self._renderings.find(message)
-            qos = min(plan.qos, rendering.qos)
-            if not rendering.topic or rendering.is_expired(now_ms):
+            qos = min(plan.qos, rendering.tail.qos)
+            if not rendering.tail.topic or rendering.is_expired(now_ms):
                 continue
             ids.add(message.message_id)
             one = Plan(qos, True, plan.identifiers)
@@ -226,10 +235,8 @@ class Outbox:
                 packet = encode_ack(PUBREL, packet_id, 0, self._connection.version)
             else:
                 rendering = self._renderings.find(delivery.message)
-                plan = feed.subscriptions.plan(
-                    delivery.reads, delivery.qos, delivery.retain, is_own=False
-                )
-                if plan is None or not plan.qos or not rendering.topic:
+                plan = feed.subscriptions.plan(delivery.reads, delivery.qos, delivery.retain, False)
+                if plan is None or not plan.qos or not rendering.tail.topic:
                     feed.done(delivery.handle)
                     continue
                 flight = Flight(feed, delivery.handle, plan.qos, Stage.SENT)
@@ -282,53 +289,60 @@ class Outbox:
         """Send as much of what waits as the window takes."""
         self._pump([], clock.wall_ms())
 
-    def _pump(self, out: list[bytes], now_ms: int) -> None:
+    def _pump(self, out: list[bytes], now_ms: int, sent_count: int = 0) -> None:
         window = self.window
         while self._resending and len(window.flights) - len(self._resending) < window.limit:
             out.append(self._resending.popleft()[1])
-        waiting = window.waiting
-        while waiting and len(window.flights) < window.limit:
-            self._add(waiting.popleft(), out, now_ms)
+        waiting, flights, limit = window.waiting, window.flights, window.limit
+        while waiting and len(flights) < limit:
+            rendering, plan, source, handle = waiting.popleft()
+            sent_count += self._add(rendering, plan, source, handle, out, now_ms)
+        if sent_count:
+            self._sent.inc(sent_count)
         if out:
             self._connection.queue(b"".join(out))
             self._flush_soon()
 
-    def _add(self, outgoing: Outgoing, out: list[bytes], now_ms: int) -> None:
-        rendering, plan, source, handle = outgoing
+    def _add(
+        self,
+        rendering: Rendering,
+        plan: Plan,
+        source: Source | None,
+        handle: ReceiptHandle | None,
+        out: list[bytes],
+        now_ms: int,
+    ) -> int:
+        """Number and send one; 0 if it was too large for the client."""
         head, tail = self._parts(rendering, plan, now_ms)
-        if self._is_too_large(len(head) + len(tail) + 2):
+        if len(head) + len(tail) + 2 > self._packet_bytes_max:
+            self._dropped.inc()  # as if delivered [MQTT-3.1.2-25]
             if source is not None and handle is not None:
                 source.done(handle)
-            return
+            return 0
         packet_id = self.window.take(source, handle, plan.qos)
         number = packet_id.to_bytes(2, "big")
         if plan.qos == 1:
-            if handle is not None and isinstance(source, Feed) and source.is_marked:
+            if source is not None and handle is not None and source.is_marked:
                 source.mark(handle, packet_id)
             out += (head, number, tail)
         else:
             flight = self.window.flights[packet_id]
             self._after_mark(flight, packet_id, Stage.SENT, b"".join((head, number, tail)))
-        self._sent.inc()
+        return 1
 
     def _add_qos0(self, rendering: Rendering, plan: Plan, out: list[bytes], now_ms: int) -> None:
         head, tail = self._parts(rendering, plan, now_ms)
-        if not self._is_too_large(len(head) + len(tail)):
+        if len(head) + len(tail) > self._packet_bytes_max:
+            self._dropped.inc()
+        else:
             out += (head, tail)
             self._sent.inc()
-
-    def _is_too_large(self, size: int) -> bool:
-        """Over the client's Maximum Packet Size: as if delivered [MQTT-3.1.2-25]."""
-        if size <= self._packet_bytes_max:
-            return False
-        self._dropped.inc()
-        return True
 
     def _parts(self, rendering: Rendering, plan: Plan, now_ms: int) -> tuple[bytes, bytes]:
         version = self._connection.version
         if version != V5 or not self._topic_alias_max:
             return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
-        topic = rendering.topic
+        topic = rendering.tail.topic
         alias = self._aliases.get(topic)
         if alias is not None:
             return rendering.aliased_parts(b"", alias, plan, now_ms)
@@ -360,14 +374,10 @@ class Outbox:
     # ── once per tick ───────────────────────────────────────────────────────────────────
 
     def settle_soon(self, feed: Feed) -> None:
-        if not self._to_settle:
-            self._call_soon(self._settle)
-        self._to_settle.add(feed)
-
-    def _settle(self) -> None:
-        feeds, self._to_settle = self._to_settle, set()
-        for feed in feeds:
-            feed.settle()
+        """Call the feed's ``settle`` at the end of this tick, once."""
+        if not feed.is_settle_due:
+            feed.is_settle_due = True
+            self._call_soon(feed.settle)
 
     async def close(self) -> None:
         await self._tasks.close()

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from protocols.canonical import ReceiptHandle
-from protocols.mqtt.mapping import Rendering
 from protocols.mqtt.packets import SubscribeItem
+from protocols.mqtt.rendering import Rendering
 from protocols.mqtt.topics import parse_filter
 
 PACKET_ID_MAX: Final = 65_535
@@ -93,7 +93,7 @@ class Subscriptions:
         self._changed()
         return gone
 
-    def plan(self, reads: tuple[int, ...], qos: int, retain: bool, *, is_own: bool) -> Plan | None:
+    def plan(self, reads: tuple[int, ...], qos: int, retain: bool, is_own: bool) -> Plan | None:
         """
         One PUBLISH for all subscriptions that matched [MQTT 5, 3.3.4]; None: nobody wants it.
 
@@ -134,8 +134,15 @@ class Subscriptions:
 class Source(Protocol):
     """Where a delivery came from, and who hears that it is done."""
 
+    is_marked: bool
+    """Packet ids and stages are kept at the store: the session outlives its connection."""
+
     def done(self, handle: ReceiptHandle) -> None:
         """The client has it, or never will."""
+        ...
+
+    def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
+        """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
         ...
 
 

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.canonical import StoredMessage
-from protocols.mqtt.mapping import Rendering, packet_properties, stored_properties, stored_value
+from protocols.mqtt.mapping import packet_properties, stored_properties
 from protocols.mqtt.packets import V5, V311
 from protocols.mqtt.properties import Property
+from protocols.mqtt.rendering import Renderings, stored_value
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
 NAMES = TEXT | st.sampled_from(("TAGS", "KEYS", "TG_U_x", "TG_UE_x", "CE_id", "mqtt_topic", "__a"))
@@ -51,15 +52,15 @@ def test_a_stored_value_is_found_without_parsing() -> None:
 def test_a_record_of_another_protocol() -> None:
     """Its address is its topic; brokers' own names stay behind; others are user properties."""
     message = stored({"UNIQ_KEY": "1", "TAGS": "t", "color": "red", "CLUSTER": "c"})
-    rendering = Rendering(message)
-    assert rendering.topic == b"sensors"
+    rendering = Renderings().find(message)
+    assert rendering.tail.topic == b"sensors"
     assert packet_properties(message) == ((Property.USER_PROPERTY, ("color", "red")),)
     assert rendering.parts(V311, 0, False, (), 0) == (b"\x30\x0a\x00\x07sensors", b"x")
 
 
 def test_an_address_no_client_can_be_told() -> None:
     """Wildcards in a derived address: not offered."""
-    assert Rendering(stored({"TG_SUBJECT": "a/#"})).topic == b""
+    assert Renderings().find(stored({"TG_SUBJECT": "a/#"})).tail.topic == b""
 
 
 def test_a_cloud_event() -> None:
@@ -73,13 +74,13 @@ def test_a_cloud_event() -> None:
         (Property.USER_PROPERTY, ("specversion", "1.0")),
         (Property.USER_PROPERTY, ("id", "7")),
     )
-    _, tail = Rendering(message).parts(V5, 0, False, (), 0)
+    _, tail = Renderings().find(message).parts(V5, 0, False, (), 0)
     assert tail.endswith(b"\x017")
 
 
 def test_expiry_is_what_is_left_rounded_up() -> None:
     """1,001 ms are 2 s; what is over is over."""
-    rendering = Rendering(stored({"TG_EXPIRES_AT": "5000"}))
+    rendering = Renderings().find(stored({"TG_EXPIRES_AT": "5000"}))
     assert not rendering.is_expired(4999)
     assert rendering.is_expired(5000)
     _, tail = rendering.parts(V5, 0, False, (), 3999)

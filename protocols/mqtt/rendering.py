@@ -1,0 +1,194 @@
+"""
+Stored messages as PUBLISH packets: made once, however many clients get them.
+
+A record's stored properties are its id and a tail that all records of one publisher and topic
+share. What the tail says (address, expiry, properties of the packet) is worked out once per tail
+and remembered; a message then costs a slice and a dictionary hit.
+"""
+
+from typing import Final
+
+from protocols.canonical import StoredMessage
+from protocols.mqtt.fields import encode_varint
+from protocols.mqtt.mapping import packet_properties
+from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
+from protocols.mqtt.properties import Property, encode_properties
+from protocols.mqtt.topics import is_valid_name
+
+QOS_OF: Final = {b"0": 0, b"2": 2}
+"""QoS of a stored publish by its ``mqtt_qos``; what has none counts as QoS 1."""
+
+NO_DATA: Final = b"\x00"
+"""The body of a CloudEvent without data: RocketMQ takes no empty one."""
+
+ID_MARK: Final = b"UNIQ_KEY\x01"
+TAIL_AT: Final = len(ID_MARK) + 32 + 1
+"""Where the tail begins if the id stands first, as the gateway writes it."""
+
+TAILS_MAX: Final = 4096
+HEADS_MAX: Final = 64
+
+Parts = tuple[bytes, bytes]
+"""What stands before and behind the packet id of a PUBLISH."""
+
+
+def stored_value(properties_text: bytes, name: bytes) -> bytes:
+    """One stored property without parsing the others; empty: absent."""
+    mark = name + b"\x01"
+    if properties_text.startswith(mark):
+        start = len(mark)
+    else:
+        found = properties_text.find(b"\x02" + mark)
+        if found < 0:
+            return b""
+        start = found + 1 + len(mark)
+    end = properties_text.find(b"\x02", start)
+    return properties_text[start:] if end < 0 else properties_text[start:end]
+
+
+class Tail:
+    """What all records with these stored properties and topic have in common."""
+
+    __slots__ = (
+        "_heads",
+        "_message",
+        "_properties",
+        "expires_at_ms",
+        "is_event",
+        "publisher",
+        "qos",
+        "topic",
+    )
+
+    def __init__(self, message: StoredMessage) -> None:
+        text = message.properties_text
+        topic = stored_value(text, b"TG_SUBJECT") or message.topic.encode()
+        self.topic = topic if is_valid_name(topic.decode("utf-8", "replace")) else b""
+        """Empty: no MQTT client can be told its address."""
+
+        expires_at = stored_value(text, b"TG_EXPIRES_AT")
+        self.expires_at_ms = int(expires_at) if expires_at.isdigit() else 0
+        self.publisher = stored_value(text, b"TG_CLIENT").decode("utf-8", "replace")
+        self.qos = QOS_OF.get(stored_value(text, b"mqtt_qos"), 1)
+        """Of the publish; 1 for other protocols."""
+
+        self.is_event = bool(stored_value(text, b"CE_specversion"))
+        self._message = message
+        self._properties: dict[tuple[tuple[int, ...], int, int], bytes] = {}
+        self._heads: dict[tuple[int, int], bytes] = {}
+
+    def properties(self, identifiers: tuple[int, ...], left_s: int, alias: int) -> bytes:
+        """Properties of a version 5 PUBLISH, encoded; *left_s* and *alias*: 0 for none."""
+        key = (identifiers, left_s, alias)
+        encoded = self._properties.get(key)
+        if encoded is None:
+            if len(self._properties) >= HEADS_MAX:
+                self._properties.clear()
+            encoded = encode_properties(self._pairs(identifiers, left_s, alias))
+            self._properties[key] = encoded
+        return encoded
+
+    def _pairs(self, identifiers: tuple[int, ...], left_s: int, alias: int) -> PacketProperties:
+        pairs: list[tuple[int, PropertyValue]] = []
+        if left_s:
+            pairs.append((Property.MESSAGE_EXPIRY, left_s))
+        pairs += [(Property.SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
+        pairs += packet_properties(self._message)
+        if alias:
+            pairs.append((Property.TOPIC_ALIAS, alias))
+        return tuple(pairs)
+
+    def head(self, first: int, tail_size: int) -> bytes:
+        """Fixed header and topic of a PUBLISH with *tail_size* bytes behind its packet id."""
+        head = self._heads.get((first, tail_size))
+        if head is None:
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[first, tail_size] = publish_head(first, self.topic, tail_size)
+        return head
+
+
+def publish_head(first: int, topic: bytes, tail_size: int) -> bytes:
+    length = 2 + len(topic) + (2 if first & 6 else 0) + tail_size
+    size = len(topic).to_bytes(2, "big")
+    return b"".join((bytes((first,)), encode_varint(length), size, topic))
+
+
+class Rendering:
+    """One stored message, ready to be sent to anybody."""
+
+    __slots__ = ("_last", "_last_key", "_payload", "message", "tail")
+
+    def __init__(self, message: StoredMessage, tail: Tail) -> None:
+        self.message = message
+        self.tail = tail
+        body = message.body
+        self._payload = b"" if tail.is_event and body == NO_DATA else body
+        self._last_key: tuple[int, int, bool, tuple[int, ...], int] | None = None
+        self._last: Parts = (b"", b"")
+
+    def is_expired(self, wall_ms: int) -> bool:
+        return 0 < self.tail.expires_at_ms <= wall_ms
+
+    def parts(
+        self, version: int, qos: int, retain: bool, identifiers: tuple[int, ...], wall_ms: int
+    ) -> Parts:
+        """Bytes before and behind the packet id; *identifiers* are of the subscriptions."""
+        tail = self.tail
+        left_s = 0
+        if version == V5 and tail.expires_at_ms:
+            left_s = max(1, (tail.expires_at_ms - wall_ms + 999) // 1000)
+        key = (version, qos, retain, identifiers, left_s)
+        if key == self._last_key:
+            return self._last
+        behind = self._payload
+        if version == V5:
+            behind = tail.properties(identifiers, left_s, 0) + behind
+        head = tail.head(0x30 | qos << 1 | (1 if retain else 0), len(behind))
+        self._last_key, self._last = key, (head, behind)
+        return self._last
+
+    def aliased_parts(
+        self, topic: bytes, alias: int, plan: tuple[int, bool, tuple[int, ...]], wall_ms: int
+    ) -> Parts:
+        """
+        ``parts`` for one version 5 connection that knows the topic as *alias*.
+
+        Args:
+            topic: empty once the client has been told what the alias stands for.
+            plan: QoS, retain flag, subscription identifiers.
+        """
+        qos, retain, identifiers = plan
+        tail = self.tail
+        left_s = 0
+        if tail.expires_at_ms:
+            left_s = max(1, (tail.expires_at_ms - wall_ms + 999) // 1000)
+        behind = tail.properties(identifiers, left_s, alias) + self._payload
+        first = 0x30 | qos << 1 | (1 if retain else 0)
+        return publish_head(first, topic, len(behind)), behind
+
+
+class Renderings:
+    """The renderings of late, so that all sessions of a gateway share them."""
+
+    def __init__(self, count_max: int = 4096) -> None:
+        self._count_max = count_max
+        self._known: dict[int, Rendering] = {}
+        self._tails: dict[tuple[bytes, str], Tail] = {}
+
+    def find(self, message: StoredMessage) -> Rendering:
+        known = self._known.get(id(message))
+        if known is not None and known.message is message:
+            return known
+        if len(self._known) >= self._count_max:
+            self._known.clear()
+        text = message.properties_text
+        if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
+            text = text[TAIL_AT:]
+        tail = self._tails.get((text, message.topic))
+        if tail is None:
+            if len(self._tails) >= TAILS_MAX:
+                self._tails.clear()
+            tail = self._tails[text, message.topic] = Tail(message)
+        rendering = self._known[id(message)] = Rendering(message, tail)
+        return rendering
