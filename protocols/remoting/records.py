@@ -16,15 +16,15 @@ Source: ``MessageDecoder``, ``MessageVersion``, ``CommitLog``.
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
 from protocols.canonical import Properties, StoredMessage
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import SysFlag
+from protocols.remoting.message_ids import HEX4 as HEX4
+from protocols.remoting.message_ids import MessageIds as MessageIds
 
 try:
     from isal.isal_zlib import crc32
@@ -502,68 +502,3 @@ def java_hash(text: str) -> int:
     for (unit,) in struct.iter_unpack(">H", units):
         value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
-
-
-HEX4: Final = tuple(b"%04X" % value for value in range(65536))
-
-
-class MessageIds:
-    """
-    Makes ``UNIQ_KEY``s in the form Apache's tools take apart (``MessageClientIDSetter``).
-
-    ``ip 4 B, pid 2 B, seed 4 B, ms since the start of the month 4 B, counter 2 B`` in hex. The
-    seed is mixed with the month, so that ids of one long-lived process never meet.
-    """
-
-    def __init__(self, address: bytes, pid: int, seed: int) -> None:
-        self._front = address[:4] + _U16.pack(pid & 0xFFFF)
-        self._seed = seed
-        self._counter = seed & 0xFFFF
-        self._prefix = b""
-        self._prefix_ms = -1
-        self._month_start_ms = 0
-        self._month_end_ms = -1
-        self._used_in_ms = 0
-
-    def take(self, now_ms: int) -> bytes:
-        """A new id for a message that arrived at wall time *now_ms* (which may jump back)."""
-        if now_ms > self._prefix_ms:
-            self._set_prefix(now_ms)
-        elif self._used_in_ms >= 0xFFFF:  # more than 65,535 in a millisecond: borrow the next
-            self._set_prefix(self._prefix_ms + 1)
-        self._used_in_ms += 1
-        self._counter = (self._counter + 1) & 0xFFFF
-        return self._prefix + HEX4[self._counter]
-
-    def take_many(self, now_ms: int, count: int) -> list[bytes]:
-        """*count* new ids; at most 65,535 at once."""
-        if now_ms != self._prefix_ms:
-            self._set_prefix(now_ms)
-        if self._used_in_ms + count > 0xFFFF:
-            self._set_prefix(self._prefix_ms + 1)
-        self._used_in_ms += count
-        start = self._counter + 1
-        self._counter = (self._counter + count) & 0xFFFF
-        prefix = self._prefix
-        ids = [prefix + number for number in HEX4[start : start + count]]
-        if len(ids) < count:  # the counter went round
-            ids += [prefix + number for number in HEX4[: count - len(ids)]]
-        return ids
-
-    def _set_prefix(self, now_ms: int) -> None:
-        self._prefix_ms = now_ms
-        self._used_in_ms = 0
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._month_start_ms, self._month_end_ms = _month_of(now_ms)
-        seed = zlib.crc32(_I64.pack(self._month_start_ms), self._seed & 0xFFFFFFFF)
-        since = (now_ms - self._month_start_ms) & 0xFFFFFFFF
-        numbers = self._front + _U32.pack(seed) + _U32.pack(since)
-        self._prefix = numbers.hex().upper().encode()
-
-
-def _month_of(now_ms: int) -> tuple[int, int]:
-    """Start of the month (UTC) that *now_ms* lies in, and of the next."""
-    now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    start = datetime(now.year, now.month, 1, tzinfo=UTC)
-    end = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
-    return round(start.timestamp() * 1000), round(end.timestamp() * 1000)

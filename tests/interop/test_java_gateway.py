@@ -116,6 +116,13 @@ def test_pull_and_broadcast_consumers(site: Site) -> None:
     assert sorted(message.body.decode() for message in found) == bodies
 
 
+def test_binary_header(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that use RocketMQ's compact header are answered in it."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Drocketmq.serialize.type=ROCKETMQ")
+    java_clients.send(site.remoting, topic="Binary", bodies=["compact"])
+    assert java_clients.run_java("push", site.remoting, topic="Binary", group="g10") == ["compact"]
+
+
 def test_tag_filter(site: Site) -> None:
     """Only the tags of the subscription are delivered."""
     java_clients.send(site.remoting, topic="Tags", bodies=["a"], tag="A")

@@ -4,7 +4,7 @@ import contextlib
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import PeerError
@@ -43,6 +43,7 @@ def facts(command: RemotingCommand) -> tuple[object, ...]:
     return tuple(getattr(command, name) for name in RemotingCommand.__slots__)
 
 
+@settings(deadline=None)  # a loaded machine is slow, not wrong
 @given(st.lists(commands, max_size=5), st.integers(1, 80))
 def test_chunking_is_invisible(sent: list[RemotingCommand], size: int) -> None:
     """However TCP cuts the bytes, the same commands come out, equal in every field."""
@@ -56,6 +57,7 @@ def test_chunking_is_invisible(sent: list[RemotingCommand], size: int) -> None:
     assert [facts(event) for event in received] == [facts(command) for command in sent]
 
 
+@settings(deadline=None)  # a loaded machine is slow, not wrong
 @given(st.binary(max_size=200))
 def test_garbage_is_a_fault_or_waits(data: bytes) -> None:
     """Any bytes either wait for more or end the connection with a fault; nothing else."""
@@ -63,6 +65,7 @@ def test_garbage_is_a_fault_or_waits(data: bytes) -> None:
     assert all(isinstance(event, (RemotingCommand, Fault)) for event in events)
 
 
+@settings(deadline=None)  # a loaded machine is slow, not wrong
 @given(st.binary(max_size=60), st.booleans())
 def test_garbage_header_is_a_peer_error(header: bytes, is_binary: bool) -> None:
     """A header that is none raises PeerError, never anything else."""

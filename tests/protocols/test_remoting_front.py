@@ -129,6 +129,8 @@ async def test_route_and_automatic_topic(client: Client, address: tuple[str, int
     assert decode_body(RouteData, answer.body).queue_datas[0].read_queue_nums == 16
     answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
     assert answer.code == 0
+    answer = await client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert "New" in json.loads(answer.body)["topicList"]
 
 
 async def test_automatic_topics_can_be_off(services: FakeServices) -> None:

@@ -5,7 +5,7 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import Code, PeerError, Refused
@@ -16,6 +16,7 @@ topics = st.text("abcXYZ019_-%", min_size=1, max_size=255)
 pairs = st.lists(st.tuples(plain.filter(bool), plain), max_size=6)
 
 
+@settings(deadline=None)  # a loaded machine is slow, not wrong
 @given(topics, st.binary(max_size=300), pairs, st.integers(0, 2**31 - 1), st.integers(0, 2**40))
 def test_encode_decode(
     topic: str, body: bytes, properties: list[tuple[str, str]], queue_id: int, when: int
@@ -46,6 +47,7 @@ def test_encode_decode(
     assert records.is_body_intact(data)
 
 
+@settings(deadline=None)  # a loaded machine is slow, not wrong
 @given(
     st.text("abcXYZ019_-%", min_size=1, max_size=140),
     pairs,
@@ -109,6 +111,7 @@ def test_v6_hosts_are_read() -> None:
         records.check_record(data)
 
 
+@settings(deadline=None)  # a loaded machine is slow, not wrong
 @given(st.data())
 def test_damaged_record_is_a_peer_error(data: st.DataObject) -> None:
     """Any byte of the lengths may be wrong: PeerError or a message, never another error."""

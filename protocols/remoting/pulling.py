@@ -1,0 +1,218 @@
+"""Pulls, which are pops or reads, and the offsets that clients ask for and commit."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from protocols.canonical import Call, StoredMessage
+from protocols.errors import Code, Refused
+from protocols.remoting.codes import PullFlag, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.headers import PullHeader, int_field, pull_header, text_field
+from protocols.remoting.holdings import Queue
+from protocols.remoting.mapping import RETRY_BROKER, is_retry_topic, parse_tags, qualified
+
+if TYPE_CHECKING:
+    from protocols.remoting.session import Session
+
+SUSPEND_MS_MAX: Final = 30_000
+"""Longest hold of a pull, whatever the client asks for."""
+
+PULL_BYTES_MAX: Final = 256 << 10
+"""Bytes of one pull answer (``maxTransferBytesOnMessageInMemory``)."""
+
+
+# ── pull ────────────────────────────────────────────────────────────────────────────────
+
+
+async def pull(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
+    """11, 361: pop for push consumers, read by offset for everybody else."""
+    header = pull_header(command.fields)
+    queue = await _queue(session, call, header.topic, header.broker, header.queue_id)
+    consumer = session.consumers.get(header.group)
+    if header.sys_flag & PullFlag.COMMIT_OFFSET:
+        _commit(session, header.group, queue, header.commit_offset)
+    wait_ms = min(header.suspend_ms, SUSPEND_MS_MAX) if header.sys_flag & PullFlag.SUSPEND else 0
+    if consumer is not None and is_retry_topic(queue.topic):
+        records = await consumer.pop_returned(queue, header, wait_ms)
+    elif consumer is None or consumer.reads_by_offset(queue):
+        return await _read(session, call, command, header, queue, wait_ms)
+    else:
+        records = await consumer.pop(queue, header, wait_ms)
+        if not records and consumer.holdings.returned_count:
+            return _pulled(command, ResponseCode.PULL_RETRY_IMMEDIATELY, header.queue_offset)
+    if not records:
+        return _pulled(command, ResponseCode.PULL_NOT_FOUND, header.queue_offset)
+    following = max(header.queue_offset, consumer.holdings.next_offset(queue))
+    return _pulled(command, ResponseCode.SUCCESS, following, b"".join(records))
+
+
+async def _read(
+    session: "Session",
+    call: Call,
+    command: RemotingCommand,
+    header: PullHeader,
+    queue: Queue,
+    wait_ms: int,
+) -> RemotingCommand:
+    """Exactly by offset: no state but what the client commits."""
+    _check_consume(session, call, queue.topic, header.group)
+    if header.expression_type not in ("", "TAG"):
+        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, queue.topic, "only TAG filters")
+    messages, smallest, end = await session.host.services.topics.read(
+        qualified(call.tenant, queue.topic),
+        queue.broker,
+        queue.queue_id,
+        header.queue_offset,
+        max(1, min(header.count_max, 1024)),
+        wait_ms,
+    )
+    if not messages:
+        if header.queue_offset < smallest:
+            return _pulled(command, ResponseCode.PULL_OFFSET_MOVED, smallest, b"", smallest, end)
+        if header.queue_offset > end:
+            return _pulled(command, ResponseCode.PULL_OFFSET_MOVED, end, b"", smallest, end)
+        offset = header.queue_offset
+        return _pulled(command, ResponseCode.PULL_NOT_FOUND, offset, b"", smallest, end)
+    consumer = session.consumers.get(header.group)
+    known = consumer.subscription(queue.topic) if consumer is not None else None
+    expression = header.subscription or (known.sub_string if known is not None else "")
+    body, following = _select(messages, parse_tags(expression), header.bytes_max)
+    code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
+    return _pulled(command, code, following, body, smallest, end)
+
+
+def _select(
+    messages: Sequence[StoredMessage], tags: tuple[str, ...], bytes_max: int
+) -> tuple[bytes, int]:
+    """(records with one of *tags*, offset to go on from); at least one is looked at."""
+    left = min(bytes_max or PULL_BYTES_MAX, PULL_BYTES_MAX)
+    records: list[bytes] = []
+    following = messages[0].queue_offset
+    for message in messages:
+        if tags and message.properties.get("TAGS", "") not in tags:
+            following = message.queue_offset + 1
+            continue
+        if records and len(message.record) > left:
+            break
+        left -= len(message.record)
+        records.append(message.record)
+        following = message.queue_offset + 1
+    return b"".join(records), following
+
+
+def _pulled(
+    command: RemotingCommand,
+    code: ResponseCode,
+    following: int,
+    body: bytes = b"",
+    smallest: int = 0,
+    end: int = -1,
+) -> RemotingCommand:
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(following),
+        "minOffset": str(smallest),
+        "maxOffset": str(end if end >= 0 else following),
+    }
+    return command.answer(code, fields, body, remark="" if body else code.name)
+
+
+async def _queue(session: "Session", call: Call, topic: str, broker: str, queue_id: int) -> Queue:
+    """The queue; clients older than ``bname`` name no broker: the first that has such a queue."""
+    if broker or is_retry_topic(topic):
+        return Queue(topic, broker or RETRY_BROKER, queue_id)
+    info = await session.host.topic(call, topic)
+    if info is None:
+        raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")
+    for name, number, _ in info.queues:
+        if number == queue_id:
+            return Queue(topic, name, queue_id)
+    raise Refused(Code.ILLEGAL_OFFSET, topic, f"it has no queue {queue_id}")
+
+
+def _check_consume(session: "Session", call: Call, topic: str, group: str) -> None:
+    if not session.host.services.permission.is_allowed(
+        call, "consume", subject=topic, topic=topic, group=group
+    ):
+        raise Refused(Code.FORBIDDEN, topic, "the ACL does not allow this consumer")
+
+
+# ── offsets ─────────────────────────────────────────────────────────────────────────────
+
+
+async def update_offset(
+    session: "Session", call: Call, command: RemotingCommand
+) -> RemotingCommand:
+    """15: ack of what the client holds below the offset, or the offset itself."""
+    group, queue = await _group_and_queue(session, call, command)
+    _commit(session, group, queue, int_field(command.fields, "commitOffset"))
+    return command.answer()
+
+
+def _commit(session: "Session", group: str, queue: Queue, offset: int) -> None:
+    consumer = session.consumers.get(group)
+    if consumer is not None and not consumer.reads_by_offset(queue):
+        consumer.commit(queue, offset)
+    elif not is_retry_topic(queue.topic):
+        session.host.members.commit(group, queue, offset)
+
+
+async def query_offset(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
+    """14: where the client begins; who pops is told where this connection stands."""
+    group, queue = await _group_and_queue(session, call, command)
+    consumer = session.consumers.get(group)
+    if consumer is not None and not consumer.reads_by_offset(queue):
+        offset: int | None = consumer.holdings.next_offset(queue)
+    else:
+        offset = session.host.members.offset(group, queue)
+    if offset is None:
+        return command.answer(ResponseCode.QUERY_NOT_FOUND, remark="never committed")
+    return command.answer(0, {"offset": str(offset)})
+
+
+async def _group_and_queue(
+    session: "Session", call: Call, command: RemotingCommand
+) -> tuple[str, Queue]:
+    fields = command.fields
+    queue = await _queue(
+        session,
+        call,
+        text_field(fields, "topic"),
+        fields.get("bname", ""),
+        int_field(fields, "queueId"),
+    )
+    return text_field(fields, "consumerGroup"), queue
+
+
+async def max_offset(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
+    """30."""
+    return await _offset_answer(session, call, command, at_ms=-1)
+
+
+async def min_offset(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
+    """31."""
+    return await _offset_answer(session, call, command, at_ms=0)
+
+
+async def search_offset(
+    session: "Session", call: Call, command: RemotingCommand
+) -> RemotingCommand:
+    """29."""
+    at_ms = max(0, int_field(command.fields, "timestamp"))
+    return await _offset_answer(session, call, command, at_ms=at_ms)
+
+
+async def _offset_answer(
+    session: "Session", call: Call, command: RemotingCommand, *, at_ms: int
+) -> RemotingCommand:
+    fields = command.fields
+    topic = text_field(fields, "topic")
+    queue = await _queue(
+        session, call, topic, fields.get("bname", ""), int_field(fields, "queueId")
+    )
+    if is_retry_topic(topic):
+        return command.answer(0, {"offset": "0"})
+    offset = await session.host.services.topics.offset(
+        qualified(call.tenant, topic), queue.broker, queue.queue_id, at_ms=at_ms
+    )
+    return command.answer(0, {"offset": str(offset)})
