@@ -19,7 +19,7 @@ from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import HeaderError
 from protocols.remoting.peer import Peer
-from protocols.remoting.private import PrivateCode
+from protocols.remoting.private import PrivateCode, encode_deliver
 from protocols.remoting.signing import ACCESS_KEY, is_signed_by
 from store.answers import StoreFailed
 from store.committer import Committer
@@ -40,6 +40,10 @@ SENDS_PER_TURN: Final = 8
 
 SLOW_RETRY_S: Final = 0.01
 """When a stream's peer was slow: look again."""
+
+KEEP_ALIVE_S: Final = 60.0
+"""How often an idle gateway's data connection carries an empty DELIVER: half the time after
+which a silent connection is closed."""
 
 TIMER_S_MAX: Final = 1.0
 """The timer fires at least so often; rates and silence are looked at then."""
@@ -62,6 +66,7 @@ class StoreServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._paused: set[Connection] = set()
+        self._kept_alive = clock.monotonic()
         self._is_stopped = False
 
     def use(self, committer: Committer) -> None:
@@ -297,4 +302,15 @@ class StoreServer:
         if not recent or now - recent[-1][0] >= TIMER_S_MAX:
             self.counters.sample(self.context.engine, now)
             tell_members(self.context, self.context.clients.take_silent(now))
+        if now >= self._kept_alive + KEEP_ALIVE_S:
+            self._kept_alive = now
+            self._keep_alive()
         self.tick_soon()
+
+    def _keep_alive(self) -> None:
+        """A gateway that only waits for deliveries is not silent: its other connection beats."""
+        body = encode_deliver(self.context.engine.epoch, (), ())
+        for connection in self._connections.values():
+            if connection.presence is not None and not connection.is_control:
+                command = RemotingCommand(PrivateCode.DELIVER, None, body, is_binary=True)
+                connection.peer.send_oneway(command)
