@@ -111,6 +111,20 @@ def test_curl_is_told_what_is_wrong(gateway: Daemon) -> None:
     assert curl("-X", "PATCH", url)[0] == 405
 
 
+def test_rejected_events_are_dead_letters(gateway: Daemon) -> None:
+    """:reject moves an event to %DLQ%<group>, where it can be pulled."""
+    event = ["-H", "ce-specversion: 1.0", "-H", "ce-id: bad", "-H", "ce-source: /s"]
+    assert curl(url_of(gateway, "/topics/spoilt"), *event, "-H", "ce-type: t", "-d", "x")[0] == 202
+    base = url_of(gateway, "/topics/spoilt/subscriptions/strict")
+    got = json.loads(post(f"{base}:receive", b'{"maxWaitTime": 5}', {})[1])["value"]
+    tokens = json.dumps({"lockTokens": [got[0]["brokerProperties"]["lockToken"]]}).encode()
+    answer = json.loads(post(f"{base}:reject", tokens, {})[1])
+    assert not answer["failedLockTokens"], answer
+    (dead,) = pull(gateway, "%25DLQ%25strict", 1)
+    assert dead["id"] == "bad"
+    assert json.loads(post(f"{base}:receive", b'{"maxWaitTime": 0}', {})[1]) == {"value": []}
+
+
 def sdk_event(identifier: str) -> CloudEvent:
     attributes = {
         "specversion": "1.0",
@@ -255,11 +269,20 @@ def delivered_count(gateway: Daemon) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
+@pytest.fixture
+def two_gateways(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
+    """A cluster of its own, because one of the two will die."""
+    with Daemons(tmp_path) as daemons:
+        namesrv = daemons.namesrv()
+        daemons.store(namesrv)
+        yield daemons.gateway(namesrv), daemons.gateway(namesrv, name="gw-2")
+
+
 def test_webhook_retries_and_survives_its_gateway(
-    daemons: Daemons, namesrv: Daemon, gateway: Daemon, sink: Sink
+    two_gateways: tuple[Daemon, Daemon], sink: Sink
 ) -> None:
     """Each event fails once and comes again; when the delivering gateway dies, another goes on."""
-    other = daemons.gateway(namesrv, name="gw-2")
+    gateway, other = two_gateways
     body = {"id": "hook", "sink": sink.url, "config": {"topic": "hooked"}}
     status, _ = post(url_of(other, "/subscriptions"), json.dumps(body).encode(), {})
     assert status == 201

@@ -91,6 +91,16 @@ class Client:
             one.message async for one in self.receive(wait_ms=wait_ms) if one.HasField("message")
         ]
 
+    async def give_up(self, message: v2.Message) -> None:
+        request = pb.ChangeInvisibleDurationRequest(
+            group=self.group,
+            topic=self.topic,
+            receipt_handle=message.system_properties.receipt_handle,
+            invisible_duration=duration_of(0),
+        )
+        answer = await self.call("ChangeInvisibleDuration", request)
+        assert answer.status.code == Code.OK, answer
+
     async def ack(self, *messages: v2.Message) -> list[int]:
         entries = [
             pb.AckMessageEntry(receipt_handle=one.system_properties.receipt_handle)
@@ -133,6 +143,45 @@ async def test_cancelled_poll_leaves_nothing_hidden(gateways: tuple[Daemon, Daem
         (got,) = await client.messages()
         assert got.body == f"n{number}".encode()
     await client.channel.close()
+
+
+async def test_last_attempt_is_a_dead_letter(daemons: Daemons, namesrv: Daemon) -> None:
+    """After attempts_max deliveries a message is in %DLQ%<group>, and nowhere else."""
+    gateway = daemons.gateway(namesrv, "listeners.grpc.attempts_max=2", name="gw-4")
+    client, dead = Client(gateway, "poisoned"), Client(gateway, "%DLQ%poisoned-group")
+    await client.send(b"poison")
+    for attempt in (1, 2):
+        (got,) = await client.messages()
+        assert got.system_properties.delivery_attempt == attempt
+        await client.give_up(got)
+    assert await client.messages(wait_ms=500) == []
+    dead.group.name = "undertakers"
+    (buried,) = await dead.messages()
+    assert (buried.body, buried.topic.name) == (b"poison", "%DLQ%poisoned-group")
+    for one in (client, dead):
+        await one.channel.close()
+
+
+async def test_forward_to_dead_letters(gateways: tuple[Daemon, Daemon]) -> None:
+    """The client's own decision has the same end."""
+    client, dead = Client(gateways[0], "forwarded"), Client(gateways[0], "%DLQ%forwarded-group")
+    await client.send(b"poison")
+    (got,) = await client.messages()
+    request = pb.ForwardMessageToDeadLetterQueueRequest(
+        group=client.group,
+        topic=client.topic,
+        receipt_handle=got.system_properties.receipt_handle,
+        message_id=got.system_properties.message_id,
+    )
+    answer = await client.call("ForwardMessageToDeadLetterQueue", request)
+    assert answer.status.code == Code.OK, answer
+    dead.group.name = "undertakers"
+    (buried,) = await dead.messages()
+    origin = buried.system_properties.dead_letter_queue
+    assert (buried.body, origin.topic) == (b"poison", "forwarded")
+    assert await client.ack(got) == [Code.OK]
+    for one in (client, dead):
+        await one.channel.close()
 
 
 def test_credentials_and_acl(daemons: Daemons, namesrv: Daemon, tmp_path: Path) -> None:
