@@ -59,6 +59,7 @@ class Lifecycle:
             report = RecoveryReport(1, 0, 0, 0, 0, 0, 0, True, 0)
         self._parts.groups.epoch_start = log.end
         log.state(Kind.EPOCH, pack(log.epoch, log.end))
+        self._deliveries.new_epoch()
         self._forget_volatile_queues()
         self._parts.leases.rebuild(now)
         self._deliveries.rearm(now)

@@ -204,6 +204,7 @@ class Replay:
             Kind.PURGE: self._purge,
             Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
             Kind.LEASE_END: self._lease_end,
+            Kind.EPOCH: lambda r, b: self._deliveries.new_epoch(),
         }
         return table
 

@@ -32,6 +32,9 @@ from store.log.state import (
 OK: Final = int(Code.OK)
 STALE: Final = int(Code.INVALID_RECEIPT_HANDLE)
 MARKED_SENT: Final = 1
+GRANTS_SKIPPED: Final = 0xFFFF
+"""More takes of one group than fit between two syncs; 65,536 starts fit a 32-bit number."""
+
 _GRANTED_FLAGS: Final = 0x7
 """QoS and retain bits."""
 
@@ -157,11 +160,12 @@ class Deliveries:
         group: Group | None = None
         number = -1
         must_wait = False
+        now_epoch = self._core.log.epoch
         for item_group, position, grant, action, delay_ms in items:
             if item_group != number:
                 group, number = self._table.get(item_group), item_group
             batch = group.in_flight.get(position) if group is not None else None
-            if group is None or batch is None or batch.grant != grant or batch.epoch != epoch:
+            if group is None or batch is None or not batch.is_named_by(grant, epoch, now_epoch):
                 results.append((grant, self._judge(group, position, action)))
             elif action == AckAction.ACK:
                 done.setdefault(group, []).append(position)
@@ -231,10 +235,11 @@ class Deliveries:
         """(results, whether they must wait for the disk)."""
         results: list[tuple[int, int]] = []
         logged: list[tuple[int, int, int, int]] = []
+        now_epoch = self._core.log.epoch
         for number, position, grant, packet_id, stage in items:
             group = self._table.get(number)
             batch = group.in_flight.get(position) if group is not None else None
-            if group is None or batch is None or batch.grant != grant or batch.epoch != epoch:
+            if group is None or batch is None or not batch.is_named_by(grant, epoch, now_epoch):
                 results.append((grant, STALE))
                 continue
             group.marks[position] = (packet_id, stage)
@@ -338,6 +343,16 @@ class Deliveries:
                 self._set_deadline(group, batch, now.monotonic + wait_s)
             if group.returned or group.ready:
                 self._core.woken_groups.add(group.number)
+
+    def new_epoch(self) -> None:
+        """
+        The store started anew: skip the grant numbers that it may have given out and lost.
+
+        Grants are not awaited; so no number of the last, un-synced moments is ever used for
+        another delivery, and (position, grant) is unique over restarts.
+        """
+        for group in self._table:
+            group.last_grant = (group.last_grant | GRANTS_SKIPPED) + 1
 
     # ── replay ──────────────────────────────────────────────────────────────────────────
 

@@ -85,7 +85,7 @@ class GrantBatch:
     def __init__(self, grant: int, epoch: int, holder: int, positions: Sequence[int]) -> None:
         self.grant = grant
         self.epoch = epoch
-        """Store epoch that granted it: a handle of another one is not this delivery's."""
+        """Store epoch that granted it."""
 
         self.holder = holder
         """Stream; 0: none."""
@@ -97,6 +97,14 @@ class GrantBatch:
         """Granted to a stream, which may be gone by now."""
 
         self.deadline = NO_DEADLINE
+
+    def is_named_by(self, grant: int, epoch: int, now_epoch: int) -> bool:
+        """
+        Whether a handle is this delivery's: the grant is, and so is the store epoch.
+
+        A stream that held it over a restart names it with the epoch in which it came back.
+        """
+        return self.grant == grant and self.epoch <= epoch <= now_epoch
 
 
 class Group:

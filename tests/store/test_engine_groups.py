@@ -175,6 +175,34 @@ def test_a_stream_that_comes_back_keeps_what_it_lists(store: Driver) -> None:
     assert store.bodies(store.take(group)) == [b"1", b"2"]
 
 
+def test_what_a_stream_kept_over_a_restart_is_acked_under_the_new_epoch(store: Driver) -> None:
+    group = store.open("g", [READ_A])
+    store.send(b"1", keys=[A])
+    store.engine.resume(group, 5, [], store.now)
+    (one,) = store.take(group, holder=5)
+    store.drain()
+    store.restart().resume(group, 6, [(one.position, one.grant)], store.now)
+    assert store.ack(group, [one]) == [Code.OK]
+    assert store.engine.group_state(group).in_flight == ()
+
+
+def test_a_lost_grant_number_is_never_used_again(store: Driver) -> None:
+    """A grant that was not synced is forgotten; its holder's ack must not hit another one."""
+    group = store.open("g", [READ_A])
+    store.send(b"1", keys=[A])
+    grants = set()
+    for _ in range(3):
+        (lost,) = store.take(group, holder=5)
+        grants.add(lost.grant)
+        item = AckItem(group, lost.position, lost.grant)
+        engine = store.restart()
+        store.take(group, holder=6)
+        pending = engine.ack(engine.epoch, [item], store.now)
+        assert pending.result() == [(lost.grant, Code.INVALID_RECEIPT_HANDLE)]
+        store.restart()
+    assert len(grants) == 3
+
+
 def test_streams_that_do_not_come_back_lose_their_deliveries_in_time(store: Driver) -> None:
     group = store.open("g", [READ_A])
     store.send(b"1", keys=[A])
