@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Daemon, Daemons
+from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = [
     pytest.mark.client,
@@ -90,6 +90,32 @@ def test_two_local_nodes_share_a_name_server() -> None:
             publish(nodes[0], f"plants/{number}", f"a{number}")
             publish(nodes[1], f"plants/{number}", f"b{number}")
         assert sorted(received(subscriber)) == [f"{x}{n}" for x in "ab" for n in range(4)]
+
+
+def test_clients_are_listed_and_kicked() -> None:
+    """One table over all protocols; a kick ends the connection."""
+    with Daemons() as daemons:
+        up = daemons.up()
+        subscriber = subscribe(up, "plants/#", 1)
+        (client,) = json.load(get(up, "/api/clients?protocol=mqtt"))["clients"]
+        assert (client["listener"], client["identity"]) == ("mqtt", "anonymous")
+        token = up.log().partition("?token=")[2].split()[0]
+        request = urllib.request.Request(
+            f"http://{up.addresses['admin']}/api/clients/{client['client_id']}",
+            method="DELETE",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert json.load(response) == {"kicked": 1}
+        wait_until(
+            lambda: (
+                client["number"]
+                not in [item["number"] for item in json.load(get(up, "/api/clients"))["clients"]]
+            ),
+            "the end of the connection",
+        )
+        subscriber.terminate()
+        subscriber.communicate()
 
 
 def get(daemon: Daemon, path: str):  # type: ignore[no-untyped-def]
