@@ -16,11 +16,12 @@ from pydantic import BaseModel, create_model
 
 from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
-from gateway.clusters.client import ClusterClient, RunningLink
-from gateway.clusters.connection import Connect, Sign
+from gateway.clusters.client import ClusterClient
+from gateway.clusters.connection import Connect
 from gateway.clusters.presence import GatewayPresence
 from gateway.clusters.routes import ConnectNameServer
 from gateway.config import ADMIN_PROTOCOL, ClusterConfig, GatewayConfig, Loaded
+from gateway.connectors import apache_link, over_tcp, signer
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
 from gateway.explanation import answer
@@ -39,9 +40,7 @@ from protocols.daemon import lifecycle
 from protocols.daemon.config import ClusterAuth, section
 from protocols.errors import ConfigError
 from protocols.remoting.client import RemotingClient, local_pair
-from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Receive
-from protocols.remoting.signing import sign
 from protocols.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -371,8 +370,8 @@ class Gateway:
             name_servers=name_servers,
             broker_cluster=config.broker_cluster,
             local_stores=local_stores,
-            sign=_signer(config.auth or self.loaded.config.cluster_auth),
-            make_foreign_link=_apache_link,
+            sign=signer(config.auth or self.loaded.config.cluster_auth),
+            make_foreign_link=apache_link,
         )
 
     async def _open_admin(self) -> None:
@@ -449,7 +448,7 @@ class Gateway:
         if local is not None and local.name_server is not None:
             return [local.connect_name_server]
         return [
-            _over_tcp(address)
+            over_tcp(address)
             for cluster in self.loaded.config.clusters.values()
             for address in cluster.namesrv
         ]
@@ -475,30 +474,3 @@ def _sections(loaded: Loaded) -> dict[str, Section]:
         for name, listener in loaded.config.listeners.items()
         if listener.enabled and listener.protocol != ADMIN_PROTOCOL
     }
-
-
-def _signer(auth: ClusterAuth | None) -> Sign | None:
-    if auth is None:
-        return None
-    access_key, secret = auth.access_key, auth.read_secret().decode()
-
-    def add_signature(command: RemotingCommand) -> None:
-        sign(command, access_key, secret)
-
-    return add_signature
-
-
-def _apache_link(cluster: ClusterClient, broker: str, connect: Connect) -> RunningLink:
-    """The link to a broker that is not ours."""
-    from gateway.clusters.apache.link import ApacheLink
-
-    return ApacheLink(
-        cluster.name, broker, connect, changed=cluster.link_changed, sign=cluster.sign
-    )
-
-
-def _over_tcp(address: str) -> ConnectNameServer:
-    async def connect() -> RemotingClient:
-        return await RemotingClient.connect(address)
-
-    return connect
