@@ -42,6 +42,9 @@ def hello(
             return request.answer(
                 ResponseCode.SERVICE_NOT_AVAILABLE, remark="renew the lease first"
             )
+        before = connection.presence
+        if before is not None and before.key != key:
+            context.presences.leave(before, connection, now.monotonic)
         connection.presence = context.presences.enter(
             key, connection, is_control=told.is_control, now=now.monotonic
         )
