@@ -29,9 +29,9 @@ from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.mapping import message_of
-from protocols.mqtt.opening import Opened, open_session
+from protocols.mqtt.opened import Opened
+from protocols.mqtt.opening import open_session
 from protocols.mqtt.packets import (
-    NEVER_EXPIRES_S,
     V5,
     Connect,
     Disconnect,
@@ -44,6 +44,7 @@ from protocols.mqtt.packets import (
     Unsubscribe,
 )
 from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber
 from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import ClientInfo
@@ -52,6 +53,9 @@ logger = logging.getLogger("tidegate.mqtt")
 
 WAITING_EVENTS_MAX: Final = 256
 """Events that may wait behind a SUBSCRIBE before the socket is not read."""
+
+LEAVE_AGAIN_S: Final = 2.0
+"""Between attempts to write down that a connection is gone, while the directory is away."""
 
 PUBREC, PUBCOMP = 0x50, 0x70
 
@@ -208,7 +212,7 @@ class Client:
             else:
                 await self._subscriber.unsubscribe(packet)
         except Refused as error:
-            self.end(Reason.SERVER_UNAVAILABLE, str(error))
+            self.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
         finally:
             self._is_busy = False
             self._go_on()
@@ -384,22 +388,32 @@ class Client:
 
     async def _let_go(self, opened: Opened) -> None:
         self._forget()
-        sessions = self.front.sessions
         try:
             await self._idle.wait()
-            record = opened.owned.record
             await opened.close_feeds()
-            self._left.set()
-            if not self._is_taken:
-                sessions.let_go(opened.owned, self)
-                received = tuple(number for number, stored in self._inbound.items() if stored)
-                record = msgspec.structs.replace(record, received=received)
-                if 0 <= self._expiry_s <= NEVER_EXPIRES_S:
-                    limit = self.front.settings.session_expiry_s_max
-                    expiry_s = min(self._expiry_s, limit)
-                    record = msgspec.structs.replace(record, expiry_s=expiry_s)
-                await sessions.disconnected(opened.owned, record, sends_will=self._sends_will)
         except Refused as error:
             logger.warning("client %s: %s", opened.call.client_id, error)
         finally:
             self._left.set()
+        if self._is_taken:
+            return
+        self.front.sessions.let_go(opened.owned, self)
+        record = self._last_record(opened)
+        while True:  # until it is written, or the gateway ends: then its lease tells the others
+            try:
+                await self.front.sessions.disconnected(
+                    opened.owned, record, sends_will=self._sends_will
+                )
+                return
+            except Refused as error:
+                logger.warning("client %s: %s; again", record.client_id, error)
+                await asyncio.sleep(LEAVE_AGAIN_S)
+
+    def _last_record(self, opened: Opened) -> SessionRecord:
+        """The session as the connection leaves it."""
+        received = tuple(number for number, stored in self._inbound.items() if stored)
+        record = msgspec.structs.replace(opened.owned.record, received=received)
+        if self._expiry_s < 0:
+            return record
+        expiry_s = min(self._expiry_s, self.front.settings.session_expiry_s_max)
+        return msgspec.structs.replace(record, expiry_s=expiry_s)

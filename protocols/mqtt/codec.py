@@ -87,6 +87,8 @@ def take_publishes(
     of its first body whenever the topic changes. The run ends at a topic that *table* lacks, at
     properties, at a packet id of 0 and at whatever is not whole or not right: ``decode_packet``
     then says what it is. Returns the position behind the last packet eaten.
+
+    One loop and no calls into Python: this is what a publisher costs.
     """
     end_of_data = len(data)
     first = data[position]

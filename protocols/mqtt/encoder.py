@@ -42,20 +42,17 @@ CONNACK_UNAVAILABLE: Final = 3
 """3.x for every refusal that ``CONNACK_CODES`` lacks: server unavailable."""
 
 
-def publish_parts(
-    version: int, topic: bytes, payload: bytes, qos: int, retain: bool, properties: bytes
-) -> tuple[bytes, bytes]:
+def publish_head(first: int, topic: bytes, tail_size: int) -> bytes:
     """
-    What stands before and behind the packet id, so that a fan-out differs only in the id.
+    What stands before the packet id of a PUBLISH, so that a fan-out differs only in the id.
 
     Args:
-        properties: as ``encode_properties`` wrote them; ignored for 3.x.
+        first: its first byte.
+        tail_size: bytes behind the packet id: properties (version 5) and payload.
     """
-    tail = properties + payload if version == V5 else payload
-    length = 2 + len(topic) + (2 if qos else 0) + len(tail)
-    first = 0x30 | qos << 1 | (1 if retain else 0)
+    length = 2 + len(topic) + (2 if first & 6 else 0) + tail_size
     size = len(topic).to_bytes(2, "big")
-    return b"".join((bytes((first,)), encode_varint(length), size, topic)), tail
+    return b"".join((bytes((first,)), encode_varint(length), size, topic))
 
 
 def publish_again(packet: bytes) -> bytes:
@@ -87,14 +84,11 @@ def _u16(value: int) -> bytes:
 def encode_packet(packet: Packet, version: int) -> bytes:
     """Any packet, either direction; properties are left out for 3.x."""
     if isinstance(packet, Publish):
-        head, tail = publish_parts(
-            version,
-            packet.topic.encode(),
-            packet.payload,
-            packet.qos,
-            packet.retain,
-            encode_properties(packet.properties),
-        )
+        tail = packet.payload
+        if version == V5:
+            tail = encode_properties(packet.properties) + tail
+        first = 0x30 | packet.qos << 1 | (1 if packet.retain else 0)
+        head = publish_head(first, packet.topic.encode(), len(tail))
         whole = head + (_u16(packet.packet_id) if packet.qos else b"") + tail
         return publish_again(whole) if packet.dup else whole
     if isinstance(packet, Puback | Pubrec | Pubrel | Pubcomp):

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from protocols.canonical import Head, Message, Properties, StoredMessage
-from protocols.mqtt.packets import PacketProperties, PropertyValue, Will
+from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
 
@@ -209,17 +209,6 @@ def stored_properties(properties: PacketProperties) -> Properties:
         elif identifier == Property.CORRELATION_DATA and isinstance(value, bytes):
             pairs.append((CORRELATION_ID, _stored_binary(value)))
     return tuple(pairs)
-
-
-def will_head(will: Will, client_id: str) -> Head:
-    return Head(
-        subject=will.topic,
-        tag=TAG,
-        qos=will.qos,
-        retain=will.retain,
-        order_key=client_id,
-        properties=(("mqtt_topic", will.topic), ("mqtt_qos", str(will.qos))),
-    )
 
 
 # ── out ─────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ and remembered; a message then costs a slice and a dictionary hit.
 from typing import Final
 
 from protocols.canonical import StoredMessage
-from protocols.mqtt.fields import encode_varint
+from protocols.mqtt.encoder import publish_head
 from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, encode_properties
@@ -106,12 +106,6 @@ class Tail:
                 self._heads.clear()
             head = self._heads[first, tail_size] = publish_head(first, self.topic, tail_size)
         return head
-
-
-def publish_head(first: int, topic: bytes, tail_size: int) -> bytes:
-    length = 2 + len(topic) + (2 if first & 6 else 0) + tail_size
-    size = len(topic).to_bytes(2, "big")
-    return b"".join((bytes((first,)), encode_varint(length), size, topic))
 
 
 class Rendering:

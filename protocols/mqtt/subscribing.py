@@ -13,7 +13,7 @@ import msgspec
 from protocols.errors import Refused
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.front import Front
-from protocols.mqtt.opening import Opened
+from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import (
     V5,
     Reason,
