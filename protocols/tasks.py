@@ -7,8 +7,10 @@ A task that nobody holds can vanish in mid-air, and one that nobody awaits hides
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tidegate.tasks")
 
@@ -48,3 +50,32 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("task %s failed", task.get_name(), exc_info=error)
+
+
+class LongPolls:
+    """Waits that a closing listener ends early, as if nothing had come in their time."""
+
+    def __init__(self) -> None:
+        self._scopes: set[asyncio.Timeout] = set()
+        self._is_closing = False
+
+    async def wait(self, poll: Awaitable[list[T]]) -> list[T]:
+        """What *poll* brings; an empty list if the listener closes meanwhile."""
+        scope = asyncio.timeout(0 if self._is_closing else None)
+        self._scopes.add(scope)
+        try:
+            async with scope:
+                return await poll
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return []
+        finally:
+            self._scopes.discard(scope)
+
+    def close(self) -> None:
+        """End all waits, also those to come."""
+        self._is_closing = True
+        now = asyncio.get_running_loop().time()
+        for scope in self._scopes:
+            scope.reschedule(now)

@@ -12,6 +12,7 @@ from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
 from protocols.driver import listen, split_bind
 from protocols.errors import ConfigError
 from protocols.pipeline import Services
+from protocols.tasks import LongPolls
 
 if TYPE_CHECKING:
     import aiohttp
@@ -41,8 +42,9 @@ class CloudEventsAdapter:
         from protocols.cloudevents.workers import Workers
 
         doors: Doors = {}
+        polls = LongPolls()
         runner = web.AppRunner(
-            make_app(self.name, self.config, services, doors),
+            make_app(self.name, self.config, services, doors, polls),
             access_log=None,
             logger=self._logger(services),
             keepalive_timeout=self.config.idle_s_max,
@@ -62,6 +64,7 @@ class CloudEventsAdapter:
         finally:
             if server is not None:
                 server.close()
+            polls.close()
             await workers.close()
             await runner.shutdown()
             await runner.cleanup()

@@ -18,6 +18,7 @@ from protocols.cloudevents.pull import Pull
 from protocols.cloudevents.subscription_api import SubscriptionsApi
 from protocols.errors import Refused
 from protocols.pipeline import ClientInfo, Meter, Services
+from protocols.tasks import LongPolls
 
 logger = logging.getLogger("tidegate.events")
 
@@ -27,12 +28,12 @@ PULL_VERBS: Final = "receive|acknowledge|release|reject|renewLock"
 
 
 def make_app(
-    name: str, config: CloudEventsConfig, services: Services, doors: Doors
+    name: str, config: CloudEventsConfig, services: Services, doors: Doors, polls: LongPolls
 ) -> web.Application:
     """All paths of a listener."""
     access = Access(name, config, services, doors)
     ingest = Ingest(config, services, access)
-    pull = Pull(config, services, access)
+    pull = Pull(config, services, access, polls)
     subscriptions = SubscriptionsApi(config, services, access)
     app = web.Application(
         client_max_size=config.request_bytes_max,

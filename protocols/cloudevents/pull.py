@@ -31,6 +31,7 @@ from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
 from protocols.errors import Code
 from protocols.pipeline import Services, TopicInfo
+from protocols.tasks import LongPolls
 
 EVENTS_MAX: Final = 100
 """Of one receive (Event Grid: maxEvents at most 100)."""
@@ -51,10 +52,13 @@ _NO_TOKEN: Final = AckResult(
 class Pull:
     """Pop, ack and change over HTTP."""
 
-    def __init__(self, config: CloudEventsConfig, services: Services, access: Access) -> None:
+    def __init__(
+        self, config: CloudEventsConfig, services: Services, access: Access, polls: LongPolls
+    ) -> None:
         self._config = config
         self._services = services
         self._access = access
+        self._polls = polls
 
     async def post(self, request: web.Request) -> web.Response:
         """Dispatch on the verb behind the colon."""
@@ -92,7 +96,7 @@ class Pull:
             invisible_ms=lock_s * 1000,
             wait_ms=wait_s * 1000,
         )
-        deliveries = await self._services.pipeline.pop(call, pop)
+        deliveries = await self._polls.wait(self._services.pipeline.pop(call, pop))
         return b'{"value":[' + b",".join([_item(delivery) for delivery in deliveries]) + b"]}"
 
     def _spec(self, call: Call, group: str, info: TopicInfo, topic: str) -> GroupSpec:

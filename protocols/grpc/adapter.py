@@ -67,6 +67,7 @@ class GrpcAdapter:
         try:
             await server.wait_for_termination()
         finally:
+            service.drain()
             await asyncio.shield(server.stop(STOP_GRACE_S))
             await service.close()
 

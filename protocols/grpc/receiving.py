@@ -31,7 +31,7 @@ from protocols.grpc.peers import Peers, group_name, qualified
 from protocols.grpc.renewals import INVISIBLE_MS, SCAN_S, Renewals
 from protocols.grpc.v2 import service_pb2 as pb
 from protocols.pipeline import Services, TopicInfo
-from protocols.tasks import Tasks
+from protocols.tasks import LongPolls, Tasks
 
 ANSWER_RESERVE_MS: Final = 500
 """Kept of the client's deadline for the way back: past it an empty list becomes an error."""
@@ -48,6 +48,7 @@ class Receiving:
         self._peers = peers
         self._tasks = tasks
         self._renewals = Renewals(config.renewals_max)
+        self.polls = LongPolls()
 
     # ── receive ─────────────────────────────────────────────────────────────────────────
 
@@ -60,7 +61,7 @@ class Receiving:
         Messages that the client is not there to take any more return at once.
         """
         pop = await self._pop_request(client, rpc, request)
-        deliveries = await self._services.pipeline.pop(client.call, pop)
+        deliveries = await self.polls.wait(self._services.pipeline.pop(client.call, pop))
         unsent = list(reversed(deliveries))
         try:
             if not deliveries:

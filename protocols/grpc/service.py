@@ -92,6 +92,10 @@ class MessagingService:
         """Begin to renew invisible times."""
         self.tasks.start(self._receiving.renew_until_cancelled(asyncio.sleep), name="renew")
 
+    def drain(self) -> None:
+        """Answer the long polls: the listener closes."""
+        self._receiving.polls.close()
+
     async def close(self) -> None:
         await self.tasks.close()
 

@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import json
 import logging
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -490,3 +493,42 @@ def test_config_mistakes_are_named() -> None:
     with pytest.raises(ConfigError) as error:
         CloudEventsAdapter.from_config("events", {"bind": "127.0.0.1:0", "batch_maxx": 1})
     assert "listeners.events.batch_maxx" in error.value.problems[0]
+
+
+async def test_tls_listener(
+    services: FakeServices, client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """With ``tls:`` the port speaks HTTPS, and closes a peer that does not."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    await asyncio.to_thread(
+        subprocess.run,
+        [*command, *names, "-keyout", str(key), "-out", str(cert)],
+        check=True,
+        capture_output=True,
+    )
+    tls = {"cert": str(cert), "key": str(key)}
+    async with Listener(services, tls=tls, handshake_s_max=0.5) as listener:
+        trusted = ssl.create_default_context(cafile=str(cert))
+        url = f"{listener.url.replace('http:', 'https:')}/topics/up"
+        async with client.post(url, data=b"x", headers=EVENT, ssl=trusted) as answer:
+            assert answer.status == 202
+        reader, writer = await asyncio.open_connection(*listener.address)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()
+
+
+async def test_closing_answers_long_polls(
+    services: FakeServices, client: aiohttp.ClientSession
+) -> None:
+    """A parked receive ends with an empty list, not with a broken connection."""
+    services.broker.topics.add("up")
+    async with Listener(services) as listener:
+        url = f"{listener.url}/topics/up/subscriptions/g:receive"
+        answer = asyncio.ensure_future(post(client, url, {"maxWaitTime": 60}))
+        await until(lambda: "rmq/g/up" in services.broker.groups)
+    async with asyncio.timeout(5):
+        assert await answer == (200, {"value": []})

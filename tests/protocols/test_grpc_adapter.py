@@ -1,7 +1,9 @@
 """The gRPC listener on real sockets, with grpc.aio as the client."""
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -141,3 +143,56 @@ def test_config_mistakes_are_named(section: dict[str, object], key: str) -> None
 def test_peer(text: str, peer: str) -> None:
     """grpc's peer text becomes host:port."""
     assert peer_of(text) == peer
+
+
+async def test_tls_listener(services: FakeServices, tmp_path: Path) -> None:
+    """With ``tls:`` the port speaks TLS, ALPN included; a missing file is a ConfigError."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    await asyncio.to_thread(
+        subprocess.run,
+        [*command, *names, "-keyout", str(key), "-out", str(cert)],
+        check=True,
+        capture_output=True,
+    )
+    section = {"bind": "127.0.0.1:0", "tls": {"cert": str(cert), "key": str(key)}}
+    serving = asyncio.ensure_future(GrpcAdapter.from_config("tls", section).serve(services))
+    _, port = await services.address("tls")
+    credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+        route = unary(channel, "QueryRoute", pb.QueryRouteResponse)
+        answer = await route(pb.QueryRouteRequest(topic=TOPIC), metadata=METADATA, timeout=10)
+        assert answer.status.code == Code.OK
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    broken = {"bind": "127.0.0.1:0", "tls": {"cert": str(cert), "key": str(tmp_path / "none")}}
+    with pytest.raises(ConfigError, match="none"):
+        await GrpcAdapter.from_config("tls", broken).serve(services)
+
+
+async def test_closing_answers_long_polls(services: FakeServices) -> None:
+    """A parked receive ends with its empty answer, not with a broken connection."""
+    adapter = GrpcAdapter.from_config("grpc", {"bind": "127.0.0.1:0"})
+    serving = asyncio.ensure_future(adapter.serve(services))
+    host, port = await services.address("grpc")
+    await services.topics.create("orders")
+    async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
+        receive = channel.unary_stream(
+            f"/{SERVICE}/ReceiveMessage",
+            request_serializer=pb.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=pb.ReceiveMessageResponse.FromString,
+        )
+        request = pb.ReceiveMessageRequest(
+            group=v2.Resource(name="workers"),
+            message_queue=v2.MessageQueue(topic=TOPIC),
+            invisible_duration=duration_of(15_000),
+        )
+        call = receive(request, metadata=METADATA, timeout=30)
+        first = asyncio.ensure_future(call.read())
+        while not services.broker.groups:  # noqa: ASYNC110  until it is parked
+            await asyncio.sleep(0.01)
+        serving.cancel()
+        async with asyncio.timeout(5):
+            assert (await first).status.code == Code.MESSAGE_NOT_FOUND
+    await asyncio.gather(serving, return_exceptions=True)
