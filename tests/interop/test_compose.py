@@ -59,7 +59,7 @@ def test_the_services_pass_a_message(tmp_path: Path) -> None:
                 "-oL",
                 "mosquitto_sub",
                 *arguments,
-                *("-t", "plants/#", "-C1", "-W20", "-d"),
+                *["-t", "plants/#", "-C", "1", "-W", "20", "-d"],
             ],
             stdout=subprocess.PIPE,
             text=True,
