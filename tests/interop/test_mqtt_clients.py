@@ -133,8 +133,8 @@ def test_mosquitto_clients(gateways: Gateways, version: str) -> None:
     topic = f"mosquitto/{version}"
     common = ["-V", f"mqttv{version}", "-q", "2"]
     subscribing = subprocess.Popen(
-        ["stdbuf", "-oL", "mosquitto_sub", "-h", host, "-p", str(port), "-t", f"{topic}/#", "-C", "2", "-W", "20",
-         "-v", "-d", *common],
+        ["stdbuf", "-oL", "mosquitto_sub", "-h", host, "-p", str(port), "-t", f"{topic}/#",
+         "-C", "2", "-W", "20", "-v", "-d", *common],
         stdout=subprocess.PIPE,
         text=True,
     )  # fmt: skip
