@@ -123,6 +123,17 @@ def test_binary_header(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert java_clients.run_java("push", site.remoting, topic="Binary", group="g10") == ["compact"]
 
 
+def test_client_of_the_4_series(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of 4.9.8 sends, consumes and gives back as the one of 5.4 does."""
+    monkeypatch.setenv("TIDEGATE_JAVA_CLIENT", "4.9.8")
+    java_clients.send(site.remoting, topic="Four", bodies=["1", "2"])
+    found = java_clients.receive(
+        "push", site.remoting, topic="Four", group="g11", count=2, reject="1"
+    )
+    assert {message.body for message in found} == {b"1", b"2"}
+    assert sorted(message.reconsume_count for message in found) == [0, 0, 1]
+
+
 def test_tag_filter(site: Site) -> None:
     """Only the tags of the subscription are delivered."""
     java_clients.send(site.remoting, topic="Tags", bodies=["a"], tag="A")

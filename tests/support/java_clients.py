@@ -59,18 +59,23 @@ def need(program: str) -> None:
 
 
 def class_path() -> str:
-    """The built programs and their jars; the first call of a version builds them."""
+    """
+    The built programs and their jars; the first call of a version builds them.
+
+    The client's version is ``TIDEGATE_JAVA_CLIENT``, by default that of the pom.
+    """
     need("java")
+    version = os.environ.get("TIDEGATE_JAVA_CLIENT", "")
     sources = sorted([PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.java")])
     digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
-    folder = CACHE / f"java-clients-{digest}"
+    folder = CACHE / f"java-clients-{digest}{version}"
     if not (folder / "done").exists():
         need("mvn")
-        _build(folder)
+        _build(folder, version)
     return os.pathsep.join((str(folder / "interop.jar"), str(folder / "lib" / "*")))
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, version: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         "mvn",
@@ -81,6 +86,7 @@ def _build(folder: Path) -> None:
         f"-DbuildDirectory={folder}",
         f"-DoutputDirectory={folder / 'lib'}",
         "-DincludeScope=runtime",
+        *([f"-Drocketmq.version={version}"] if version else []),
         "package",
         "dependency:copy-dependencies",
     ]

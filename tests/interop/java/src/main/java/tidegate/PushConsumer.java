@@ -7,15 +7,26 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * Consumes --topic until --count messages were accepted. With --reject n the first n deliveries
  * are printed and refused (RECONSUME_LATER with delay level 1); with --stall none is ever done.
  */
 public final class PushConsumer {
+    /** The type of the message model lies in another package in 4.x and 5.x. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
+        for (java.lang.reflect.Method method : consumer.getClass().getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                Class type = method.getParameterTypes()[0];
+                method.invoke(consumer, Enum.valueOf(type, "BROADCASTING"));
+            }
+        }
+    }
+
     /** Keeps its message, as a consumer that hangs does. */
     private static void stall() {
         try {
@@ -35,14 +46,15 @@ public final class PushConsumer {
     }
 
     private static void run(Options options) throws Exception {
-        DefaultMQPushConsumer consumer =
-            new DefaultMQPushConsumer(options.text("group", "tidegate-push"), options.hook());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.text("group", "tidegate-push"), options.hook(),
+            new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("address", ""));
         consumer.setInstanceName("push" + System.nanoTime());
         consumer.setConsumeFromWhere(
             ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         if (options.values.containsKey("broadcast")) {
-            consumer.setMessageModel(MessageModel.BROADCASTING);
+            setBroadcasting(consumer);
         }
         consumer.subscribe(options.text("topic", ""), options.text("tag", "*"));
         CountDownLatch left = new CountDownLatch(options.number("count", 1));
