@@ -2,7 +2,8 @@
 What the name servers of one cluster know: its stores, its topics, their message queues.
 
 Polled once a second from one name server at a time. When none answers, what is known stays in
-use: traffic needs no name server, only news does.
+use: traffic needs no name server, only news does. Nor does the word of one that was just started
+count against a topic: until all stores that are known here have registered there, it lacks some.
 """
 
 import asyncio
@@ -76,6 +77,9 @@ class RouteCache:
         self.topics: frozenset[str] = frozenset()
         self._routes: dict[str, TopicRoute | None] = {}
         self._missing_since: dict[str, float] = {}
+        self._informed: RemotingClient | None = None
+        """The connection on which a name server named every store that is known here."""
+
         self._name_servers = name_servers
         self._turn = 0
         self._client: RemotingClient | None = None
@@ -135,7 +139,10 @@ class RouteCache:
         client = await self._connected()
         info = await standard.cluster_info(client)
         are_stores_new = self._take_brokers(info)
+        self._informed = None if self._missing_since else client
         topics = frozenset(await standard.topics_of_cluster(client, self.broker_cluster))
+        if self._informed is None:
+            topics |= self.topics
         are_topics_new = topics != self.topics
         self.topics = topics
         if are_stores_new or are_topics_new:
@@ -184,24 +191,26 @@ class RouteCache:
         }
         now = clock.monotonic()
         for name, address in self.brokers.items():
-            if name not in brokers:
-                if now - self._missing_since.setdefault(name, now) < FORGET_S:
-                    brokers[name] = address
-            else:
+            if name in brokers:
                 self._missing_since.pop(name, None)
+            elif now - self._missing_since.setdefault(name, now) < FORGET_S:
+                brokers[name] = address
+            else:
+                del self._missing_since[name]
         is_new = brokers != self.brokers
         self.brokers = brokers
         return is_new
 
     async def _refresh(self, topic: str) -> None:
         try:
-            data = await standard.route_of(await self._connected(), topic)
+            client = await self._connected()
+            data = await standard.route_of(client, topic)
         except (Refused, PeerError) as error:
             await self._failed(str(error))
             if self._routes.get(topic) is None:
                 raise Refused(Code.HA_NOT_AVAILABLE, topic, "no name server answers") from error
             return
-        route = self._route(topic, data) if data is not None else None
+        route = self._route(topic, data, is_informed=client is self._informed)
         if route is None:
             if self._routes.pop(topic, None) is not None:
                 self._news()
@@ -209,17 +218,18 @@ class RouteCache:
             self._routes[topic] = route
             self._news()
 
-    def _route(self, topic: str, data: RouteData) -> TopicRoute | None:
-        """The part of a route that lies in this cluster."""
+    def _route(self, topic: str, data: RouteData | None, *, is_informed: bool) -> TopicRoute | None:
+        """The part of a route that lies in this cluster; what only its absence denies stays."""
         queues = [
             (item.broker_name, item.read_queue_nums, item.write_queue_nums, item.perm)
-            for item in data.queue_datas
+            for item in (data.queue_datas if data is not None else ())
             if item.broker_name in self.brokers
         ]
         old = self._routes.get(topic)
         named = {queue[0] for queue in queues}
         for queue in old.queues if old is not None else ():
-            if queue[0] not in named and queue[0] in self._missing_since:
+            is_denied = is_informed or queue[0] not in self.brokers
+            if queue[0] not in named and not is_denied:
                 queues.append(queue)
         return TopicRoute(topic, tuple(sorted(queues))) if queues else None
 
