@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from protocols.canonical import Call, Head, Message
+from protocols.canonical import INTERNAL, Call, Head, Message, StoredMessage
 from protocols.errors import Code, Refused
 from protocols.remoting import pulling
 from protocols.remoting.bodies import (
@@ -231,22 +231,36 @@ async def _bury(session: "Session", call: Call, consumer: Consumer, held: Held) 
         0,
     )
     if messages:
-        dead = dead_letter_topic(consumer.group)
-        if await session.host.services.topics.find(qualified(call.tenant, dead)) is None:
-            await session.host.services.topics.create(qualified(call.tenant, dead), queue_count=1)
-        source = messages[0]
-        message = Message(
-            Head(subject=dead, topic=dead, tag=source.properties.get("TAGS", "")),
-            source.body,
-            tuple(pair for pair in source.property_pairs() if pair[0] not in ("TAGS", "KEYS")),
-            message_id=source.message_id,
-            keys=source.properties.get("KEYS", ""),
-            sys_flag=source.sys_flag,
-        )
-        (result,) = await session.host.services.pipeline.send(call, [message])
-        if result.code != Code.OK:
-            raise Refused(result.code, dead, result.hint)
+        await _store_dead(session, call, consumer.group, messages[0])
     await consumer.settle(held)
+
+
+async def _store_dead(session: "Session", call: Call, group: str, source: StoredMessage) -> None:
+    """As it was, in ``%DLQ%group``; sent by the gateway itself: no rule speaks of this topic."""
+    services = session.host.services
+    dead = dead_letter_topic(qualified(call.tenant, group))
+    if await services.topics.find(dead) is None:
+        await services.topics.create(dead, queue_count=1)
+    message = Message(
+        Head(
+            subject=dead,
+            topic=dead,
+            tag=source.properties.get("TAGS", ""),
+            properties=(
+                ("DLQ_ORIGIN_TOPIC", source.topic),
+                ("DLQ_ORIGIN_MESSAGE_ID", source.message_id),
+            ),
+        ),
+        source.body,
+        tuple(pair for pair in source.property_pairs() if pair[0] not in ("TAGS", "KEYS")),
+        message_id=source.message_id,
+        keys=source.properties.get("KEYS", ""),
+        sys_flag=source.sys_flag,
+    )
+    own = Call(protocol=INTERNAL, listener=call.listener, identity=call.identity, peer=call.peer)
+    (result,) = await services.pipeline.send(own, [message])
+    if result.code != Code.OK:
+        raise Refused(result.code, dead, result.hint)
 
 
 def text_topic(consumer: Consumer) -> str:

@@ -69,6 +69,17 @@ def test_send_back(site: Site) -> None:
     assert [message.reconsume_count for message in found] == [0, 1, 2]
 
 
+def test_dead_letter(site: Site) -> None:
+    """RECONSUME_LATER with level −1 puts the message into the dead-letter topic."""
+    java_clients.send(site.remoting, topic="Dead", bodies=["poison", "fine"])
+    found = java_clients.receive(
+        "push", site.remoting, topic="Dead", group="g12", count=1, reject="1", level="-1"
+    )
+    rejected = found[0].body.decode()
+    dead = java_clients.run_java("pull", site.remoting, topic="%DLQ%g12", group="g13")
+    assert dead == [rejected]
+
+
 def test_killed_consumer_loses_nothing(site: Site) -> None:
     """What a killed client held goes to the next one at once."""
     bodies = [f"held {number}" for number in range(8)]

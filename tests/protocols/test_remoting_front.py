@@ -196,6 +196,19 @@ async def test_send_back(client: Client) -> None:
     assert bodies(answer) == [b"one"]
 
 
+async def test_dead_letter_at_the_clients_wish(client: Client) -> None:
+    """A send-back with a level below 0 goes to the dead-letter topic and never comes again."""
+    await client.send("T", b"one")
+    await client.join("g", "T")
+    (message,) = decode_records((await client.pull("g", "T")).body)
+    back = {"offset": message.log_position, "group": "g", "bname": BROKER, "delayLevel": -1}
+    assert (await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+    await client.join("dead", "%DLQ%g", consume_type="CONSUME_ACTIVELY")
+    (dead,) = decode_records((await client.pull("dead", "%DLQ%g")).body)
+    assert (dead.body, dead.properties["DLQ_ORIGIN_TOPIC"]) == (b"one", "T")
+    assert (await client.pull("g", "T", offset=1)).code == ResponseCode.PULL_NOT_FOUND
+
+
 async def test_pull_consumer_reads_by_offset(client: Client) -> None:
     """Who pulls actively reads what is there, as often as asked; the offset is kept."""
     for body in (b"1", b"2", b"3"):

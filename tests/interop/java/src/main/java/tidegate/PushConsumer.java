@@ -13,7 +13,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Consumes --topic until --count messages were accepted. With --reject n the first n deliveries
- * are printed and refused (RECONSUME_LATER with delay level 1); with --stall none is ever done.
+ * are printed and refused (RECONSUME_LATER with --level, by default 1); with --stall none is ever done.
  */
 public final class PushConsumer {
     /** The type of the message model lies in another package in 4.x and 5.x. */
@@ -77,7 +77,7 @@ public final class PushConsumer {
                     synchronized (reject) {
                         if (reject[0] > 0) {
                             reject[0]--;
-                            context.setDelayLevelWhenNextConsume(1);
+                            context.setDelayLevelWhenNextConsume(options.number("level", 1));
                             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
                         }
                     }
