@@ -13,11 +13,11 @@ import aio_pika
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from tests.support.rocketmq_python import run_grpc_client
 
 from tests.support import apache_rocketmq
 from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.processes import Daemon, Daemons
+from tests.support.rocketmq_python import run_grpc_client
 
 pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(240)]
 

@@ -24,11 +24,11 @@ from cloudevents.core.v1.event import CloudEvent
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from tests.support.java_clients import run_java
-from tests.support.rocketmq_python import run_grpc_client
 
 from tests.demo.cluster import create_topic
+from tests.support.java_clients import run_java
 from tests.support.processes import Daemon, Daemons, wait_until
+from tests.support.rocketmq_python import run_grpc_client
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(300)]
 
