@@ -22,6 +22,12 @@ from store.retention.room import Room
 IDLE_S: Final = 1.0
 """After so long without a write, an empty block says how far the log is durable."""
 
+SNAPSHOTS_PER_ROOM: Final = 4
+"""At least so many snapshots while the log fills its room: what the older of the two that are
+kept does not cover cannot be deleted, so a small log needs them sooner than a large one."""
+
+SNAPSHOT_STEP_BYTES_MIN: Final = 64 << 10
+
 LOOK_S: Final = 1.0
 """How often the disk is asked for its free space and retention looks at the oldest segment."""
 
@@ -171,7 +177,9 @@ class Lifecycle:
         log = self._core.log
         if self._snapshot is None:
             passed = log.end - self._snapshot_position
-            if not is_forced and passed < self._core.config.snapshot_bytes:
+            share = max(SNAPSHOT_STEP_BYTES_MIN, self._room.usable_bytes // SNAPSHOTS_PER_ROOM)
+            wanted = min(self._core.config.snapshot_bytes, share)
+            if not is_forced and passed < wanted:
                 return None
             log.seal_state()
             self._snapshot = SnapshotWork(log.log_id, log.end, self._parts.dump())

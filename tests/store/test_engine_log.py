@@ -325,6 +325,23 @@ def test_when_only_owed_is_left_sends_are_refused_and_acks_go_on() -> None:
     assert fill(store, 1) == [Code.OK]
 
 
+def test_a_small_log_is_snapshot_before_it_is_full() -> None:
+    """Without two snapshots nothing of it could be deleted, and it would stay full for ever."""
+    store = Driver(config=TIGHT)
+    store.topic("t")
+    made = 0
+    while not store.engine.is_full:
+        fill(store, 1)
+        work = store.engine.snapshot_due(store.now)
+        if work is not None:
+            work.execute(store.disk)
+            store.engine.snapshot_written(work)
+            made += 1
+    assert 2 <= made <= 4
+    store.later(2)
+    assert not store.engine.is_full
+
+
 def test_what_is_kept_goes_when_its_time_has_passed() -> None:
     store = Driver(config=TIGHT)
     store.topic("t")
