@@ -25,6 +25,7 @@ from protocols.remoting.private import (
     encode_body,
 )
 from store.handlers.bodies import decode
+from store.handlers.checks import check_name, require
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.presence import GatewayKey
@@ -44,7 +45,9 @@ def join(
 ) -> RemotingCommand | None:
     """Grant a lease; the version of its record is the gateway's epoch."""
     context.require_directory()
-    pending = context.engine.join(decode(request, Join), clock.read())
+    asked = decode(request, Join)
+    check_name(asked.gateway, "gateway")
+    pending = context.engine.join(asked, clock.read())
     context.when_durable(
         connection, request, pending, lambda joined: request.answer(body=encode_body(joined))
     )
@@ -86,6 +89,9 @@ def put(
     """Conditional writes; a loser gets the winner's record."""
     context.require_directory()
     asked = decode(request, DirectoryPut)
+    require(len(asked.writes) <= RECORDS_MAX, "directory", f"more than {RECORDS_MAX} writes")
+    for write in asked.writes:
+        check_name(write.key, "directory key")
     pending = context.engine.directory_put(
         asked.gateway, asked.gateway_epoch, asked.writes, clock.read()
     )

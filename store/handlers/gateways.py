@@ -6,7 +6,7 @@ told GO_AWAY, one whose presence has ended SERVICE_NOT_AVAILABLE until it says H
 """
 
 from protocols import clock
-from protocols.errors import Code, Refused
+from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.private import (
@@ -19,7 +19,9 @@ from protocols.remoting.private import (
     encode_body,
     encode_send_answer,
 )
+from protocols.remoting.records import RECORD_BYTES_MIN
 from store.handlers.bodies import decode
+from store.handlers.checks import I64_MAX, check_name, require
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.presence import GatewayKey
@@ -32,6 +34,8 @@ def hello(
 ) -> RemotingCommand | None:
     """Who connects; repeated, it is a sign of life and tells the lease's age."""
     told = decode(request, Hello)
+    check_name(told.gateway, "gateway")
+    require(0 <= told.gateway_epoch <= I64_MAX, told.gateway, f"epoch {told.gateway_epoch}")
     now = clock.read()
     key = GatewayKey(told.gateway, told.gateway_epoch)
     if told.gateway_epoch:
@@ -74,6 +78,9 @@ def send(
     frame = decode_send(request.body)
     if frame.gateway_epoch != gateway.epoch:
         raise Refused(Code.PRECONDITION_FAILED, gateway.gateway, "frame of another epoch")
+    lengths = frame.columns.lengths
+    if lengths and min(lengths) < RECORD_BYTES_MIN:
+        raise PeerError(f"SEND frame: a record of {min(lengths)} bytes")
     pending = context.engine.send(gateway.gateway, frame, clock.read())
     context.when_durable(
         connection, request, pending, lambda answer: request.answer(body=encode_send_answer(answer))
@@ -86,6 +93,8 @@ def settle(
 ) -> RemotingCommand | None:
     """What became of a frame whose answer was lost."""
     asked = decode(request, Settle)
+    require(0 < asked.frame <= I64_MAX, asked.gateway, f"frame {asked.frame}")
+    require(0 < asked.gateway_epoch <= I64_MAX, asked.gateway, f"epoch {asked.gateway_epoch}")
     pending = context.engine.settle(asked.gateway, asked.gateway_epoch, asked.frame, clock.read())
     context.when_durable(
         connection, request, pending, lambda answer: request.answer(body=encode_body(answer))
@@ -98,6 +107,8 @@ def fence(
 ) -> RemotingCommand | None:
     """Refuse an epoch for good; its streams end at once, the answer waits for the disk."""
     told = decode(request, Fence)
+    check_name(told.gateway, "gateway")
+    require(0 < told.gateway_epoch <= I64_MAX, told.gateway, f"epoch {told.gateway_epoch}")
     now = clock.read()
     pending = context.engine.fence(told.gateway, told.gateway_epoch, now)
     context.end_gateway(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from protocols import clock
 from protocols.clock import Now
-from protocols.errors import Code, Refused
+from protocols.errors import Code
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
@@ -31,6 +31,13 @@ from protocols.remoting.private import (
 )
 from store.answers import Granted
 from store.handlers.bodies import decode
+from store.handlers.checks import (
+    check_group_open,
+    check_key,
+    check_name,
+    check_pop,
+    check_stream_open,
+)
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.gateways import live_gateway
@@ -44,6 +51,7 @@ def open_group(
 ) -> RemotingCommand | None:
     """Create or adopt a group; a higher owner epoch ends the streams of the lower."""
     spec = decode(request, GroupOpen)
+    check_group_open(spec)
     now = clock.read()
     pending = context.engine.open_group(spec, now)
     number = pending.value.group
@@ -79,6 +87,7 @@ def open_stream(
 ) -> RemotingCommand | None:
     """A standing pop; the answer tells how many deliveries come first."""
     asked = decode(request, StreamOpen)
+    check_stream_open(asked)
     gateway = live_gateway(context, connection, request)
     if isinstance(gateway, RemotingCommand):
         return gateway
@@ -126,6 +135,7 @@ def pop(
 ) -> RemotingCommand | None:
     """Take with a deadline; waits for the first message if asked to."""
     asked = decode(request, Pop)
+    check_pop(asked)
 
     def attempt() -> bool:
         body = take_body(context, asked, clock.read())
@@ -241,7 +251,8 @@ def create_queue(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     asked = decode(request, QueueCreate)
-    _check_key(asked.key)
+    check_key(asked.key)
+    check_name(asked.name, "queue")
     pending = context.engine.create_queue(asked.key, asked.name, asked.policy, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
@@ -252,7 +263,7 @@ def drop_queue(
 ) -> RemotingCommand | None:
     """Forget queue and group; streams of the group end."""
     asked = decode(request, QueueDrop)
-    _check_key(asked.key)
+    check_key(asked.key)
     now = clock.read()
     number = context.engine.group_number(asked.group) if asked.group else 0
     pending = context.engine.drop_queue(asked.key, asked.group, now)
@@ -268,7 +279,7 @@ def purge_queue(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     asked = decode(request, QueuePurge)
-    _check_key(asked.key)
+    check_key(asked.key)
     pending = context.engine.purge_queue(asked.key, asked.group, clock.read())
     context.when_durable(
         connection, request, pending, lambda counts: request.answer(body=encode_body(counts))
@@ -280,7 +291,7 @@ def stat_queue(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     asked = decode(request, QueueStatRequest)
-    _check_key(asked.key)
+    check_key(asked.key)
     counts = context.engine.stat_queue(asked.key, asked.group)
     return request.answer(body=encode_body(counts))
 
@@ -292,11 +303,6 @@ def retained(
     asked = decode(request, Retained)
     records = context.engine.retained(asked.tenant, asked.subject_filter)
     return request.answer(body=b"".join(records))
-
-
-def _check_key(key: bytes) -> None:
-    if len(key) != 16:
-        raise Refused(Code.BAD_REQUEST, "queue key", f"{len(key)} bytes, 16 wanted")
 
 
 HANDLERS: dict[int, Handler] = {

@@ -8,9 +8,12 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field, text_field
 from protocols.remoting.records import decode_record
+from store.handlers.checks import I64_MAX
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.subscription_groups import is_retry_topic
+
+I32_MAX = 0x7FFFFFFF
 
 
 def query_offset(
@@ -50,7 +53,7 @@ def update_offset(
         return request.answer(ResponseCode.SYSTEM_ERROR, remark="offset has been previously reset")
     if context.topic(topic) is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
-    if queue_id < 0 or offset < 0:
+    if not 0 <= queue_id <= I32_MAX or not 0 <= offset <= I64_MAX:
         raise Refused(Code.ILLEGAL_OFFSET, topic, f"queue {queue_id}, offset {offset}")
     pending = context.engine.commit_offsets([(group, topic, queue_id, offset)], clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
