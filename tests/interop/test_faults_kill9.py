@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from spark.client import SourceClient, SourceError
 from tests.demo.checks import read_topic
 from tests.demo.cluster import create_topic
 from tests.demo.devices import IN_FLIGHT_MAX, Device
@@ -68,6 +69,15 @@ def kill_one(chance: random.Random, victims: list[Daemon], devices: list[Device]
     victim.restart()
     print(f"killed {victim.name} at {at}")
     return victim.name
+
+
+def has_route(namesrv: str) -> bool:
+    """Whether the store has told the name server, which may have died last, of the topic."""
+    with SourceClient(namesrv) as client:
+        try:
+            return bool(client.queues(TOPIC))
+        except SourceError:
+            return False
 
 
 def popped(port: int) -> Counter[str]:
@@ -131,7 +141,9 @@ def test_nothing_acknowledged_is_lost_to_kills(tmp_path: Path) -> None:
         for device in devices:
             device.join(60)
         wanted = set().union(*(device.acknowledged for device in devices))
-        stored = read_topic(namesrv.addresses["namesrv"], TOPIC)
+        address = namesrv.addresses["namesrv"]
+        wait_until(lambda: has_route(address), "the topic's route at the name server", 20)
+        stored = read_topic(address, TOPIC)
         by_pop = popped(gateways[0].port("events"))
     print(f"killed {dict(killed)}; {len(wanted)} acknowledged, {stored.duplicate_count} twice")
     assert not lacking(wanted, stored.identifiers), lacking(wanted, stored.identifiers)
