@@ -53,7 +53,8 @@ class Driver(asyncio.Protocol, Generic[E]):
     The owner gives *handle* (all events of one read, in order) and *lost* (called once, when
     the socket is gone); *resumed* when a slow peer reads again. The owner calls ``flush_soon``
     after it queued bytes on the connection outside *handle*; however often, the tick ends in
-    one write.
+    one write. *linger_s*: how long a peer may take to read the last words of a connection that
+    we end; 0: close at once.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Driver(asyncio.Protocol, Generic[E]):
         lost: Callable[["Driver[E]"], None],
         opened: Callable[["Driver[E]"], None] | None = None,
         resumed: Callable[["Driver[E]"], None] | None = None,
+        linger_s: float = 0.0,
     ) -> None:
         self.connection = connection
         self.transport: asyncio.Transport | None = None
@@ -72,6 +74,8 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._lost = lost
         self._opened = opened
         self._resumed = resumed
+        self._linger_s = linger_s
+        self._is_lingering = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -93,6 +97,8 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._after()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_lingering:
+            return
         events = self.connection.receive_data(data, now=clock.monotonic())
         if events:
             self._handle(self, events)
@@ -172,18 +178,35 @@ class Driver(asyncio.Protocol, Generic[E]):
         transport = self.transport
         if transport is None:
             return
-        if transport.is_closing():
+        if transport.is_closing() or self._is_lingering:
             return
         data = self.connection.data_to_send()
         if data:
             transport.write(data)
         if self.connection.is_closing:
-            transport.close()
+            if data and self._linger_s and transport.can_write_eof():
+                self._linger(transport)
+            else:
+                transport.close()
             return
         self._set_timer()
 
+    def _linger(self, transport: asyncio.Transport) -> None:
+        """
+        Half-close, and throw away what the peer still sends, until it closes or *linger_s* is over.
+
+        A close with unread bytes in the kernel would reset the connection, and the last words,
+        which say why, would be lost with it (RFC 1122, 4.2.2.13).
+        """
+        self._is_lingering = True
+        if self._timer is not None:
+            self._timer.cancel()
+        transport.write_eof()
+        transport.resume_reading()
+        self._timer = self._loop.call_later(self._linger_s, transport.close)
+
     def _set_reading(self) -> None:
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None or self.transport.is_closing() or self._is_lingering:
             return
         if self._is_paused_by_peer or self._is_paused_by_owner:
             self.transport.pause_reading()

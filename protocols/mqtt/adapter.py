@@ -48,6 +48,8 @@ class MqttAdapter:
         await front.tasks.close()
         await front.leaving.settle(LEAVE_S_MAX)
         await front.leaving.close()
+        for client in list(front.clients):
+            client.cut_off()
         await front.sessions.close()
 
 

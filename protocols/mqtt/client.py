@@ -54,6 +54,9 @@ logger = logging.getLogger("tidegate.mqtt")
 WAITING_EVENTS_MAX: Final = 256
 """Events that may wait behind a SUBSCRIBE before the socket is not read."""
 
+LINGER_S: Final = 1.0
+"""For the peer to read why its connection ends."""
+
 LEAVE_AGAIN_S: Final = 2.0
 """Between attempts to write down that a connection is gone, while the directory is away."""
 
@@ -101,7 +104,11 @@ class Client:
                 frame_bytes_max=settings.packet_bytes_max + 16,
             )
         self.driver: Driver[Event] = Driver(
-            wire, handle=self._handle, lost=self._lost, resumed=self._resumed
+            wire,
+            handle=self._handle,
+            lost=self._lost,
+            resumed=self._resumed,
+            linger_s=LINGER_S,
         )
         self.opened: Opened | None = None
         self._subscriber: Subscriber | None = None
@@ -127,7 +134,6 @@ class Client:
         """The client id is another connection's now [MQTT-3.1.4-3]."""
         self._is_taken = True
         self.end(Reason.SESSION_TAKEN_OVER, "taken over by another connection")
-        self._leave()
 
     async def left(self) -> None:
         await self._left.wait()
@@ -138,6 +144,7 @@ class Client:
             logger.info("client %s: %s", self._name, text)
             self.connection.fail(reason, text)
         self.driver.flush()
+        self._leave()
 
     def _feed_ended(self, code: Code) -> None:
         """The session's own stream is over: another gateway has it, or ours lost its lease."""
@@ -150,6 +157,9 @@ class Client:
         """The gateway stops: no will, the session stays for the next gateway."""
         self._sends_will = False
         self.end(Reason.SERVER_SHUTTING_DOWN, "the gateway stops")
+
+    def cut_off(self) -> None:
+        self.driver.abort()
 
     @property
     def _name(self) -> str:
@@ -166,6 +176,8 @@ class Client:
         except PacketError as error:
             self._sends_will = True
             self.end(error.reason, str(error))
+        if self.connection.is_closing:
+            self._leave()
 
     def _handle_one(self, event: Event) -> None:
         if isinstance(event, PublishRun | Publish | Subscribe | Unsubscribe | Pubrel):

@@ -12,7 +12,13 @@ from protocols.tasks import Tasks
 class Ending(Protocol):
     """A client, as far as the listener needs it."""
 
-    def shut_down(self) -> None: ...
+    def shut_down(self) -> None:
+        """Tell the client that the gateway stops, and let its session go."""
+        ...
+
+    def cut_off(self) -> None:
+        """Close the socket, whatever is unread."""
+        ...
 
 
 class Front:

@@ -104,6 +104,10 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     roles: tuple[str, ...] = ()
     is_anonymous: bool = False
     is_connected: bool = False
+    is_kept: bool = False
+    """Its group and subscriptions are kept at the stores. A kept session that is resumed with
+    expiry 0 ends with that connection and is kept until then."""
+
     expiry_s: int = 0
     """Session Expiry Interval: 0 ends with the connection, 2^32-1 never."""
 
@@ -121,11 +125,6 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def key(self) -> str:
         return session_key(self.tenant, self.client_id)
-
-    @property
-    def is_kept(self) -> bool:
-        """Outlives its connection."""
-        return self.expiry_s > 0
 
     def due_ms(self) -> int:
         """When something is to be done about a lost connection; 0: never."""

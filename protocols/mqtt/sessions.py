@@ -200,7 +200,7 @@ class Sessions:
         old = decode_session(found.value) if found is not None and found.value else None
         is_present = (
             old is not None
-            and old.is_kept
+            and old.expiry_s > 0
             and not opening.clean_start
             and not (old.ends_at_ms and old.ends_at_ms <= now_ms)
         )
@@ -238,6 +238,7 @@ class Sessions:
             roles=call.identity.roles,
             is_anonymous=call.identity.is_anonymous,
             is_connected=True,
+            is_kept=is_present or opening.expiry_s > 0,
             expiry_s=opening.expiry_s,
             will=opening.will,
             subscriptions=kept.subscriptions if kept else (),
@@ -272,7 +273,7 @@ class Sessions:
         if gone.will is not None and gone.will_at_ms <= clock.wall_ms():
             await self._publish_will(gone)
             gone = msgspec.structs.replace(gone, will=None, will_at_ms=0)
-        if not gone.is_kept:
+        if gone.expiry_s == 0:
             await self._end(gone, owned.version)
             return
         put = Put(gone.key, encode_session(gone), owned.version)
@@ -281,17 +282,16 @@ class Sessions:
     async def _end(self, record: SessionRecord, version: int) -> bool:
         """Delete the record; if it was still ours, forget what the session had."""
         (result,) = await self._services.directory.put([Put(record.key, None, version)])
-        if result.is_ours and record.subscriptions:
+        if result.is_ours and record.is_kept:
             await self._forget(record)
         return result.is_ours
 
     async def _forget(self, record: SessionRecord) -> None:
         """Rows, group and memberships of a kept session that ended."""
-        kept = record if record.is_kept else msgspec.structs.replace(record, expiry_s=1)
         subscriptions = [item.subscribed() for item in record.subscriptions]
-        gone = rows(kept, [item.subject_filter for item in subscriptions])
+        gone = rows(record, [item.subject_filter for item in subscriptions])
         await self._services.directory.subscribe([], gone, tenant=record.tenant)
-        spec = session_group(kept, subscriptions, skips_qos0=False)
+        spec = session_group(record, subscriptions, skips_qos0=False)
         if spec.reads:
             await self._services.streams.drop_group(call_of(record), spec)
         for item in subscriptions:

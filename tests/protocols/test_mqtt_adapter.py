@@ -231,6 +231,21 @@ async def test_a_durable_session_resumes_with_its_packet_ids(broker: FakeBroker)
             assert await client.receive() == Publish("d/3", b"3", 1, packet_id=3)
 
 
+async def test_a_kept_session_resumed_for_the_last_time(broker: FakeBroker) -> None:
+    """With expiry 0 it still gets what waited; then it ends and leaves nothing."""
+    async with gateway(broker, "gw-1") as (_, address):
+        async with MqttClient(address, Connect(V5, "c", properties=KEPT)) as client:
+            await client.subscribe(SubscribeItem("+/+", 2))
+        async with MqttClient(address, Connect(V5, "pub")) as pub:
+            await pub.publish("a/b", b"waited", 1)
+        async with MqttClient(address, Connect(V5, "c", clean_start=False)) as client:
+            assert client.connack.session_present
+            assert (await client.publishes(1))[0].payload == b"waited"
+        await until(lambda: not broker.records and not broker.groups and not broker.rows)
+        async with MqttClient(address, Connect(V5, "c", clean_start=False)) as client:
+            assert not client.connack.session_present
+
+
 async def test_take_over_across_gateways(broker: FakeBroker) -> None:
     """The old connection is told 0x8E, wherever it is; the new one has the session."""
     connect = Connect(V5, "one", clean_start=False, properties=KEPT)
