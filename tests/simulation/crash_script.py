@@ -171,10 +171,23 @@ class CrashScript:
             self.consumed.update(bodies)
 
     def _commit(self) -> None:
-        batch = self.engine.take_writes()
-        if batch is not None:
+        """Write and confirm; at times a second batch is out, as with the writer thread."""
+        batches = [self.engine.take_writes()]
+        if batches[0] is not None and self.random.random() < 0.3:
+            self._send()
+            batches.append(self.engine.take_writes())
+        is_told_late = self.random.random() < 0.5
+        written = []
+        for batch in batches:
+            if batch is None:
+                continue
             batch.execute(self.disk)
-            self.engine.confirm(batch)
+            written.append(batch)
+            if not is_told_late:
+                self.engine.confirm(batch)
+        if is_told_late:
+            for batch in written:
+                self.engine.confirm(batch)
 
     def _tick(self) -> None:
         monotonic, wall_ms = self.now
