@@ -26,7 +26,7 @@ from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(400)]
 
-KILL_COUNT = 24
+KILL_COUNT = 21
 PUBLISHERS = 2
 TOPIC = "faults"
 PACE_S = 0.0005

@@ -10,6 +10,16 @@ from tests.support.processes import LISTENERS, Daemons
 pytestmark = pytest.mark.client
 
 HANDSHAKE_S = 10.0
+HALF = {
+    "mqtt": b"\x10\x20\x00\x04MQ",
+    "mqtt-ws": b"GET /mqtt HTTP/1.1\r\nHost",
+    "amqp": b"AMQP\x00\x00\x09\x01",
+    "events": b"POST /topics/t HTTP/1.1\r\nHost",
+    "grpc": b"PRI * HTTP/2.0\r\n",
+    "remoting": b"\x00\x00\x00\x20\x00",
+    "admin": b"GET / HTTP/1.1\r\nHost",
+}
+"""A handshake begun and not gone on with."""
 
 
 def ends(connection: socket.socket, until: float) -> bool:
@@ -27,20 +37,24 @@ def ends(connection: socket.socket, until: float) -> bool:
 
 
 def test_silent_handshakes_are_closed_and_nonsense_harms_nobody() -> None:
-    """Ten seconds for a first word on every port; a malformed packet ends its own connection."""
+    """Ten seconds for a handshake on every port, begun or not; nonsense ends its own connection."""
     with Daemons() as daemons:
         up = daemons.up()
         started = time.monotonic()
         silent = {name: socket.create_connection(up.address(name)) for name in LISTENERS}
         broken = {name: socket.create_connection(up.address(name)) for name in LISTENERS}
+        half = {name: socket.create_connection(up.address(name)) for name in LISTENERS}
+        for name, connection in half.items():
+            connection.sendall(HALF[name])
         for connection in broken.values():
             connection.sendall(b"\xff\x00\xff\xff\xff\xff\xff\xff nonsense \r\n\r\n" * 4)
         late = [n for n, item in broken.items() if not ends(item, started + HANDSHAKE_S + 4)]
         open_still = [n for n, item in silent.items() if not ends(item, started + HANDSHAKE_S + 4)]
+        half_still = [n for n, item in half.items() if not ends(item, started + HANDSHAKE_S + 4)]
         took = time.monotonic() - started
-        for connection in (*silent.values(), *broken.values()):
+        for connection in (*silent.values(), *broken.values(), *half.values()):
             connection.close()
-        assert (late, open_still) == ([], [])
+        assert (late, open_still, half_still) == ([], [], [])
         assert took > HANDSHAKE_S - 1
         assert up.process.poll() is None
         for name in LISTENERS:
