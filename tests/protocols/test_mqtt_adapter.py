@@ -456,6 +456,19 @@ async def test_a_malformed_packet_ends_that_connection_only(served: Served) -> N
         assert await good.is_silent()
 
 
+async def test_last_words_arrive_though_the_client_goes_on_sending(served: Served) -> None:
+    """Over the Receive Maximum with a megabyte behind it: still 0x93, then the end."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "flood")) as client:
+        client.send(*(Publish("t", b"", 2, packet_id=number) for number in range(1, 1026)))
+        client.send(*(Publish("t", bytes(1024), 0) for _ in range(1024)))
+        packet = await client.receive()
+        while isinstance(packet, Pubrec):
+            packet = await client.receive()
+        assert packet == Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
+        assert await client.receive() is None
+
+
 async def test_a_kick_and_a_stop_say_so(broker: FakeBroker) -> None:
     """0x98 from the operator, 0x8B when the gateway stops."""
     async with gateway(broker, "gw-1") as (services, address):
