@@ -70,16 +70,16 @@ public final class PushConsumer {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 for (MessageExt message : messages) {
-                    Options.print(message);
-                    if (options.values.containsKey("stall")) {
-                        stall();
-                    }
-                    synchronized (reject) {
+                    synchronized (reject) { // printed first, refused first
+                        Options.print(message);
                         if (reject[0] > 0) {
                             reject[0]--;
                             context.setDelayLevelWhenNextConsume(options.number("level", 1));
                             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
                         }
+                    }
+                    if (options.values.containsKey("stall")) {
+                        stall();
                     }
                     left.countDown();
                 }
