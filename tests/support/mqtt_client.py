@@ -1,6 +1,7 @@
 """An MQTT client of few words for tests: packets in, packets out, nothing done by itself."""
 
 import asyncio
+import ssl
 from types import TracebackType
 from typing import Self
 
@@ -24,15 +25,24 @@ from protocols.mqtt.packets import (
 class MqttClient:
     """``async with MqttClient(address, Connect(...)) as client``; CONNACK is in ``connack``."""
 
-    def __init__(self, address: tuple[str, int], connect: Connect, *, wait_s: float = 5) -> None:
-        self._address, self._connect, self._wait_s = address, connect, wait_s
+    def __init__(
+        self,
+        address: tuple[str, int],
+        connect: Connect,
+        *,
+        wait_s: float = 5,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address, self._connect, self._wait_s, self._tls = address, connect, wait_s, tls
         self.version = connect.version
         self.connack = Connack()
         self._buffer = b""
         self._packet_id = 0
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(*self._address)
+        self._reader, self._writer = await asyncio.open_connection(
+            *self._address, ssl=self._tls, server_hostname="localhost" if self._tls else None
+        )
         self.send(self._connect)
         connack = await self.receive()
         assert isinstance(connack, Connack), connack

@@ -1,0 +1,76 @@
+"""TLS listeners: encryption, ALPN, identity and tenant from the client's certificate."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from protocols.errors import ConfigError
+from protocols.mqtt.adapter import MqttAdapter
+from protocols.mqtt.packets import V5, Connect, SubscribeItem
+from protocols.pipeline import Credentials
+from tests.support.fake_services import FakeServices
+from tests.support.mqtt_client import MqttClient
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+
+
+def make_certificate(folder: Path, name: str, subject: str) -> tuple[str, str]:
+    """A self-signed certificate and its key."""
+    cert, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", subject, "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+async def test_identity_and_tenant_come_from_the_certificate(tmp_path: Path) -> None:
+    """Common name to the authenticator, organisation as tenant; without one: no handshake."""
+    cert, key = make_certificate(tmp_path, "server", "/CN=localhost")
+    device, device_key = make_certificate(tmp_path, "device", "/O=acme/CN=dev-7")
+    services, seen = FakeServices(), list[Credentials]()
+    authenticate = services.authenticate
+
+    async def look(credentials: Credentials) -> object:
+        seen.append(credentials)
+        return await authenticate(credentials)
+
+    services.authenticate = look  # type: ignore[method-assign, assignment] # to see what it gets
+    tls = {"cert": cert, "key": key, "client_ca": device}
+    adapter = MqttAdapter.from_config(
+        "mqtts", {"bind": "127.0.0.1:0", "tls": tls, "tenant": "from_cert_o"}
+    )
+    serving = asyncio.create_task(adapter.serve(services))
+    address = await services.address("mqtts")
+    context = ssl.create_default_context(cafile=cert)
+    context.set_alpn_protocols(["mqtt"])
+    context.load_cert_chain(device, device_key)
+    async with MqttClient(address, Connect(V5, "c"), tls=context) as client:
+        await client.subscribe(SubscribeItem("t", 1))
+        await client.publish("t", b"secret", 0)
+        assert (await client.publishes(1))[0].payload == b"secret"
+    assert seen[0].certificate_name == "dev-7"
+    assert {tenant for tenant, _ in services.broker.rows.values()} <= {"acme"}
+    anonymous = ssl.create_default_context(cafile=cert)
+    with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+        async with MqttClient(address, Connect(V5, "c"), tls=anonymous):
+            pass
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+def test_mistakes_are_named_together() -> None:
+    """Each with the key it stands under."""
+    with pytest.raises(ConfigError) as caught:
+        MqttAdapter.from_config("mqtts", {"bind": "127.0.0.1:0", "receive_max": 0, "tsl": {}})
+    assert {problem.split(":")[0] for problem in caught.value.problems} == {
+        "listeners.mqtts.receive_max",
+        "listeners.mqtts.tsl",
+    }
