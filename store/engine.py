@@ -215,11 +215,19 @@ class Engine:
     def settle(
         self, gateway: str, gateway_epoch: int, frame: int, now: Now
     ) -> Pending[SettleAnswer]:
-        """What became of a frame; one that never ran is spent from now on."""
+        """
+        What became of a frame; one that never ran is spent from now on.
+
+        Told also of an epoch that is fenced: none of its frames will run any more, and its gateway
+        cannot go on under another one before it knows. Raises Refused for one before the latest.
+        """
         self._core.at(now)
         frames = self._parts.frames
         known = frames.get(gateway)
-        frames.enter(known, gateway_epoch)
+        if gateway_epoch != known.epoch and gateway_epoch <= known.fenced:
+            return self._wait(SettleAnswer(did_run=False))
+        if gateway_epoch > known.fenced:
+            frames.enter(known, gateway_epoch)
         answer = frames.result(known, frame)
         if answer is not None:
             return self._wait(SettleAnswer(did_run=True, answer=encode_send_answer(answer)))

@@ -142,11 +142,11 @@ class TidegateLink:
         """Both connections stand: settle what was lost, then let traffic flow."""
         self.store_epoch = hello.store_epoch
         self._store_host = encode_host(hello.advertise)
-        runs: list[Run] = []
         while self._frames.unsettled:
             frame = self._frames.unsettled[0]
             answer = await self._settle(frame)
-            runs += self._frames.settled(frame, answer)
+            for run in self._frames.settled(frame, answer):
+                self._frames.submit(run)  # kept there if the connection goes while others are asked
             self._frames.unsettled.pop(0)
         self._frames.opened(self._presence.epoch, hello.last_frame)
         self._acks.opened()
@@ -154,7 +154,7 @@ class TidegateLink:
             self._down_timer.cancel()
             self._down_timer = None
         self.state = LinkState.UP
-        self._reroute(runs + self._frames.take_pending(everything=True))
+        self._reroute(self._frames.take_pending(everything=True))
         self.flush()
         self._changed(self)
 

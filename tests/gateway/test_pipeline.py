@@ -10,6 +10,8 @@ from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
 from protocols.errors import Code
 from protocols.pipeline import Record, Subscription
 from protocols.remoting import private
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.peer import Peer
 from tests.support.core import Core, call, messages, until
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key
 
@@ -246,6 +248,37 @@ async def test_a_frame_that_never_ran_is_sent_again(world: World) -> None:
         assert results[0].code == Code.OK
     assert [body for _, _, body in world.a.stored()] == [b"0", b"1", b"2"]
     assert {keys for _, keys, _ in world.a.stored()} == {(filter_key("t/+"),)}
+
+
+async def test_a_connection_lost_while_settling_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first answer gave back is still there when the second never comes."""
+    world.a.loses_frames = True
+    head = Head(subject="t/1", broker="a")
+    sender = call()
+    sends = []
+    for index in range(3):
+        message = Message(head, b"%d" % index)
+        sends.append(asyncio.ensure_future(world.core.pipeline.send(sender, [message])))
+        await asyncio.sleep(0.01)
+    world.a.loses_frames = False
+    settle = world.a._settle
+    asked: list[RemotingCommand] = []
+
+    def drop_the_second(peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
+        asked.append(command)
+        if len(asked) == 2:
+            world.a.drop()
+            return None
+        return settle(peer, command)
+
+    monkeypatch.setattr(world.a, "_settle", drop_the_second)
+    world.a.drop()
+    for results in await asyncio.wait_for(asyncio.gather(*sends), 5):
+        assert results[0].code == Code.OK
+    assert len(asked) == 3
+    assert [body for _, _, body in world.a.stored()] == [b"0", b"1", b"2"]
 
 
 async def test_unordered_messages_leave_a_lost_store(world: World) -> None:

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.client, pytest.mark.timeout(400)]
 KILL_COUNT = 21
 PUBLISHERS = 2
 TOPIC = "faults"
-PACE_S = 0.0005
+PACE_S = 0.001
 
 
 class Load:

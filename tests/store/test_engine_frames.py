@@ -87,6 +87,24 @@ def test_a_fenced_epoch_sends_no_more(store: Driver) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+def test_the_frames_of_a_fenced_epoch_can_be_settled(store: Driver, restarts: bool) -> None:
+    """Their gateway joins again only when it knows what became of them."""
+    answer = send(store, 5, 1, b"x")
+    store.engine.fence("gw", 5, store.now)
+    store.drain()
+    if restarts:
+        store.restart()
+    ran = store.engine.settle("gw", 5, 1, store.now)
+    never = store.engine.settle("gw", 5, 2, store.now)
+    earlier = store.engine.settle("gw", 4, 9, store.now)
+    store.drain()
+    assert decode_send_answer(ran.result().answer) == answer
+    assert not never.result().did_run
+    assert not earlier.result().did_run
+    send(store, 6, 1, b"z")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 def test_after_a_refusal_its_order_key_is_refused_until_acknowledged(
     store: Driver, restarts: bool
 ) -> None:
