@@ -10,7 +10,7 @@ import binascii
 from typing import Final
 from urllib.parse import quote, unquote
 
-from protocols.canonical import Head, Message, Properties, StoredMessage
+from protocols.canonical import Head, Message, Properties
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
@@ -214,11 +214,11 @@ def stored_properties(properties: PacketProperties) -> Properties:
 # ── out ─────────────────────────────────────────────────────────────────────────────────
 
 
-def packet_properties(message: StoredMessage) -> PacketProperties:
+def packet_properties(pairs: Properties) -> PacketProperties:
     """What an MQTT 5 subscriber is told; message expiry and subscription ids come per hop."""
     standing: list[tuple[int, PropertyValue]] = []
     users: list[tuple[int, PropertyValue]] = []
-    for name, value in message.property_pairs():
+    for name, value in pairs:
         if name == PAYLOAD_FORMAT:
             standing.append((Property.PAYLOAD_FORMAT, 1 if value == "1" else 0))
         elif name == CONTENT_TYPE:

@@ -8,7 +8,7 @@ and remembered; a message then costs a slice and a dictionary hit.
 
 from typing import Final
 
-from protocols.canonical import StoredMessage
+from protocols.canonical import Properties, StoredMessage
 from protocols.mqtt.encoder import publish_head
 from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
@@ -46,13 +46,20 @@ def stored_value(properties_text: bytes, name: bytes) -> bytes:
     return properties_text[start:] if end < 0 else properties_text[start:end]
 
 
+def property_pairs(properties_text: bytes) -> Properties:
+    """Stored properties in order, repeats kept."""
+    items = properties_text.decode("utf-8", "replace").split("\x02")
+    pairs = (item.partition("\x01") for item in items if item)
+    return tuple((name, value) for name, _, value in pairs)
+
+
 class Tail:
     """What all records with these stored properties and topic have in common."""
 
     __slots__ = (
         "_heads",
-        "_message",
         "_properties",
+        "_text",
         "expires_at_ms",
         "is_event",
         "publisher",
@@ -73,7 +80,7 @@ class Tail:
         """Of the publish; 1 for other protocols."""
 
         self.is_event = bool(stored_value(text, b"CE_specversion"))
-        self._message = message
+        self._text = text
         self._properties: dict[tuple[tuple[int, ...], int, int], bytes] = {}
         self._heads: dict[tuple[int, int], bytes] = {}
 
@@ -93,7 +100,7 @@ class Tail:
         if left_s:
             pairs.append((Property.MESSAGE_EXPIRY, left_s))
         pairs += [(Property.SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
-        pairs += packet_properties(self._message)
+        pairs += packet_properties(property_pairs(self._text))
         if alias:
             pairs.append((Property.TOPIC_ALIAS, alias))
         return tuple(pairs)
@@ -165,8 +172,10 @@ class Rendering:
 class Renderings:
     """The renderings of late, so that all sessions of a gateway share them."""
 
-    def __init__(self, count_max: int = 4096) -> None:
+    def __init__(self, count_max: int = 4096, bytes_max: int = 16 << 20) -> None:
         self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._known: dict[int, Rendering] = {}
         self._tails: dict[tuple[bytes, str], Tail] = {}
 
@@ -174,8 +183,10 @@ class Renderings:
         known = self._known.get(id(message))
         if known is not None and known.message is message:
             return known
-        if len(self._known) >= self._count_max:
+        if len(self._known) >= self._count_max or self._bytes > self._bytes_max:
             self._known.clear()
+            self._bytes = 0
+        self._bytes += len(message.body)
         text = message.properties_text
         if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
             text = text[TAIL_AT:]
