@@ -51,7 +51,7 @@ from protocols.pipeline import ClientInfo
 
 logger = logging.getLogger("tidegate.mqtt")
 
-WAITING_EVENTS_MAX: Final = 256
+WAITING_EVENTS_MAX: Final = 16
 """Events that may wait behind a SUBSCRIBE before the socket is not read."""
 
 LINGER_S: Final = 1.0
