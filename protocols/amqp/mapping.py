@@ -23,6 +23,7 @@ from protocols.amqp.properties import (
 )
 from protocols.amqp.replies import AmqpFault
 from protocols.canonical import Head, Message, Properties, QueueRef, StoredMessage
+from protocols.stored_names import ESCAPED_PREFIX, USER_PREFIX, is_system
 
 RAW: Final = "TG_AMQP"
 """The property block, base64."""
@@ -39,15 +40,6 @@ CORRELATION_ID: Final = "TG_CORRELATION_ID"
 EXPIRES_AT: Final = "TG_EXPIRES_AT"
 PRIORITY: Final = "TG_PRIORITY"
 MESSAGE_ID: Final = "UNIQ_KEY"
-USER_PREFIX: Final = "TG_U_"
-"""An application's own property whose name is reserved."""
-
-ESCAPED_PREFIX: Final = "TG_UE_"
-"""The same with bytes that separate stored properties; name and ``=value`` percent-encoded."""
-
-BASE64_PREFIX: Final = "base64:"
-"""Correlation data that is no plain text (MQTT)."""
-
 CLOUDEVENTS_PREFIX: Final = "ce-"
 """Headers of a CloudEvent, as Knative's RabbitMQ broker and HTTP binary mode write them."""
 
@@ -68,51 +60,6 @@ HAS_EXPIRATION: Final = 0x01
 HAS_USER_ID: Final = 0x10
 """Bits of the flags' two bytes: headers in the first, expiration in the first, user-id in the
 second."""
-
-SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
-SYSTEM_NAMES: Final = frozenset(
-    (
-        "TAGS",
-        "KEYS",
-        "UNIQ_KEY",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
-        "ORIGIN_MESSAGE_ID",
-        "BUYER_ID",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "1ST_POP_TIME",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "RECONSUME_TIME",
-        "MSG_REGION",
-        "TRACE_ON",
-        "EXTEND_UNIQ_INFO",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "CLUSTER",
-        "MSG_TYPE",
-        "DUP_INFO",
-        "TRANSACTION_CHECK_TIMES",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "TRACE_CONTEXT",
-        "BORN_HOST",
-        "BORN_TIMESTAMP",
-        "mqtt_topic",
-        "mqtt_qos",
-    )
-)
-"""org.apache.rocketmq.common.message.MessageConst: never an application's own."""
 
 
 # ── in ──────────────────────────────────────────────────────────────────────────────────
@@ -240,11 +187,7 @@ def _stored_pair(name: str, value: str) -> tuple[str, str]:
     for prefix in CLOUDEVENTS_PREFIXES:
         if name.startswith(prefix):
             return "CE_" + name[len(prefix) :], value
-    return (USER_PREFIX + name if _is_reserved(name) else name), value
-
-
-def _is_reserved(name: str) -> bool:
-    return name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
+    return (USER_PREFIX + name if is_system(name) else name), value
 
 
 def message_of(head: Head, stored: Stored, body: bytes, *, wall_ms: int) -> Message:
@@ -384,7 +327,7 @@ def _header(name: str, value: str) -> tuple[str, str] | None:
         return CLOUDEVENTS_PREFIX + name[3:], value
     if name in ("TAGS", "KEYS"):
         return (name, value) if value != MQTT_TAG else None
-    return None if _is_reserved(name) else (name, value)
+    return None if is_system(name) else (name, value)
 
 
 def _reply_to(value: str, protocol: str) -> str:

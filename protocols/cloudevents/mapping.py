@@ -14,8 +14,9 @@ from typing import Final
 
 from protocols.canonical import Head, Message, Properties, StoredMessage
 from protocols.cloudevents.modes import Event, parse_time_ms
+from protocols.stored_names import EVENT_PREFIX, USER_PREFIX, is_system
 
-PREFIX: Final = "CE_"
+PREFIX: Final = EVENT_PREFIX
 CONTENT_TYPE: Final = "CE_contenttype"
 NO_DATA: Final = b"\x00"
 """RocketMQ refuses empty bodies."""
@@ -32,29 +33,6 @@ INFLATED_BYTES_MAX: Final = 16 << 20
 MESSAGE_TYPE: Final = "tidegate.message"
 """``type`` of a message that was not published as an event."""
 
-USER_PREFIX: Final = "TG_U_"
-SYSTEM_PREFIXES: Final = ("TG_", "CE_", "INNER_", "TIMER_", "REAL_", "__", "TRAN_", "mqtt_")
-SYSTEM_NAMES: Final = frozenset(
-    # org.apache.rocketmq.common.message.MessageConst, as far as a stored message shows it
-    [
-        "TAGS",
-        "KEYS",
-        "UNIQ_KEY",
-        "WAIT",
-        "DELAY",
-        "CLUSTER",
-        "MSG_REGION",
-        "TRACE_ON",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "POP_CK",
-        "RETRY_TOPIC",
-        "ORIGIN_MESSAGE_ID",
-        "PGROUP",
-        "BORN_TIMESTAMP",
-        "TRACE_CONTEXT",
-    ]
-)
 _TAG_FORBIDDEN: Final = frozenset("| ")
 
 
@@ -171,7 +149,7 @@ def _extensions(pairs: Properties, taken: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         is_user = name.startswith(USER_PREFIX)
-        if not is_user and (name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)):
+        if not is_user and is_system(name):
             continue
         attribute = name.removeprefix(USER_PREFIX).lower()
         is_name = attribute.isascii() and attribute.isalnum()

@@ -14,6 +14,13 @@ from protocols.canonical import Head, Message, Properties
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
+from protocols.stored_names import (
+    BASE64_PREFIX,
+    ESCAPED_PREFIX,
+    EVENT_PREFIX,
+    USER_PREFIX,
+    is_system,
+)
 
 TAG: Final = "mqtt_proxy"
 """Filter word of everything that came in by MQTT; RocketMQ consumers may select it."""
@@ -29,66 +36,10 @@ REPLY_TO: Final = "TG_REPLY_TO"
 CORRELATION_ID: Final = "TG_CORRELATION_ID"
 EXPIRES_AT: Final = "TG_EXPIRES_AT"
 CLIENT: Final = "TG_CLIENT"
-USER_PREFIX: Final = "TG_U_"
-"""A user property whose own name is reserved."""
-
-ESCAPED_PREFIX: Final = "TG_UE_"
-"""A user property with bytes that separate stored properties: name and value percent-encoded."""
-
-EVENT_PREFIX: Final = "CE_"
-"""An attribute of a CloudEvent, as the CloudEvents Java SDK stores it in RocketMQ."""
-
-BASE64_PREFIX: Final = "base64:"
-"""Correlation data that is no plain text."""
-
-SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
-SYSTEM_NAMES: Final = frozenset(
-    # org.apache.rocketmq.common.message.MessageConst: never an application's own
-    [
-        "TAGS",
-        "KEYS",
-        "UNIQ_KEY",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
-        "ORIGIN_MESSAGE_ID",
-        "BUYER_ID",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "1ST_POP_TIME",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "RECONSUME_TIME",
-        "MSG_REGION",
-        "TRACE_ON",
-        "EXTEND_UNIQ_INFO",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "CLUSTER",
-        "MSG_TYPE",
-        "DUP_INFO",
-        "TRANSACTION_CHECK_TIMES",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "TRACE_CONTEXT",
-        "BORN_HOST",
-        "BORN_TIMESTAMP",
-        "mqtt_topic",
-        "mqtt_qos",
-    ]
-)
 
 
 def _is_reserved(name: str) -> bool:
-    return not name or name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
+    return not name or is_system(name)
 
 
 def _stored_user_property(name: str, value: str) -> tuple[str, str]:
