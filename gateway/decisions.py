@@ -329,6 +329,8 @@ class Decider:
             return route
         if route is None and self._missing.get((cluster.name, topic), 0) <= now_ms:
             raise RouteUnknown(cluster, topic, is_named_by_route=is_named_by_route)
+        if route is None and cluster.routes.exists(topic):
+            raise Refused(Code.HA_NOT_AVAILABLE, topic, "its stores have not registered yet")
         raise Refused(Code.TOPIC_NOT_FOUND, topic, "the topic has no writable queue")
 
     def _places(

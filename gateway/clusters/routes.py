@@ -98,11 +98,17 @@ class RouteCache:
         return self._routes.get(topic)
 
     async def load(self, topic: str) -> TopicRoute | None:
-        """The route, asked for now if it is not in the cache. Raises Refused."""
+        """
+        The route, asked for now if it is not in the cache; None: there is no such topic.
+
+        Raises Refused: nobody can tell now, for example while only other name servers know it.
+        """
         route = self._routes.get(topic)
         if route is None:
             await self._refresh(topic)
             route = self._routes.get(topic)
+        if route is None and topic in self.topics:
+            raise Refused(Code.HA_NOT_AVAILABLE, topic, "its stores have not registered yet")
         return route
 
     def created(self, topic: str, brokers: Iterable[str], queue_count: int) -> TopicRoute:

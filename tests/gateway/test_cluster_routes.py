@@ -4,6 +4,7 @@ import pytest
 
 from gateway.clusters import routes
 from gateway.clusters.routes import RouteCache
+from protocols.errors import Refused
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore
 
 
@@ -49,6 +50,20 @@ async def test_a_restarted_name_server_takes_no_topic_away(world: World) -> None
     await world.poll()
     assert world.cache.exists("plants")
     assert world.cache.find("plants") == known
+
+
+async def test_a_known_topic_without_a_route_is_unavailable_not_missing(world: World) -> None:
+    """Taken for missing it would be created anew, with another number of queues."""
+    world.a.topics["unused"] = 16
+    await world.poll()
+    world.register(world.b)
+    await world.poll()
+    with pytest.raises(Refused, match="not registered yet"):
+        await world.cache.load("unused")
+    assert await world.cache.load("nowhere") is None
+    world.register(world.a, world.b)
+    await world.poll()
+    assert await world.cache.load("unused") is not None
 
 
 async def test_a_topic_unknown_so_far_is_taken_from_it(world: World) -> None:
