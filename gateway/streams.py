@@ -244,8 +244,12 @@ class LogicalStream:
     def deal(self) -> None:
         """Give what is not given yet to the parts with the smallest windows."""
         parts = [part for part in self._parts.values() if part.is_open]
+        if not parts or self._is_over:
+            return
         unused = self.total - self.delivered - sum([part.window for part in parts])
-        if unused <= 0 or not parts or self._is_over:
+        if unused <= 0:  # a store that came back finds all of it given to the others
+            if any([part.window == 0 for part in parts]):
+                self._balance_soon()
             return
         if len(parts) == 1:
             self._give(parts[0], unused)

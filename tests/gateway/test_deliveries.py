@@ -163,6 +163,23 @@ async def test_a_stream_survives_a_store_restart(world: World) -> None:
     await stream.close()
 
 
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_a_store_that_comes_back_gets_credit_from_an_idle_one(world: World) -> None:
+    """While it was away the other store got all there is; nothing need happen there."""
+    queue = await world.subscribe("t/#", "s")
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), session("s", queue), sink, credit=100)
+    await world.stores.stop_store("b")
+    await until(lambda: len(world.core.cluster.up_links()) == 1)
+    await world.stores.start_store("b")
+    await until(lambda: len(world.core.cluster.up_links()) == 2, timeout_s=10)
+    head = Head(subject="t/1", broker="b")
+    (result,) = await world.core.pipeline.send(call(), [Message(head, b"1")])
+    assert (result.code, result.broker) == (Code.OK, "b")
+    await sink.wait(1)
+    await stream.close()
+
+
 async def test_released_comes_again(world: World) -> None:
     """Released unsent: no attempt counts; released after it was sent: one more."""
     queue = await world.subscribe("t/#", "o")
