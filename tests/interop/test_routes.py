@@ -209,6 +209,12 @@ def test_failover_goes_to_the_other_cluster(system: System, client: paho.Client)
     wait_until(is_moved, "the circuit opens, three seconds after the store was lost", 20)
     system.stores["us"].restart()
 
+    def is_back() -> bool:
+        publish(client, "safe/2", "back")
+        return any(m["subject"] == "safe/2" for m in system.messages("us", "mqtt"))
+
+    wait_until(is_back, "the route goes to its own cluster again", 20)
+
 
 def post(system: System, topic: str, *header: str) -> tuple[int, str]:
     """(status, Retry-After) of a CloudEvent."""
