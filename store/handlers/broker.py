@@ -6,18 +6,24 @@ from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import VERSION, RemotingCommand
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.metrics import collect
 
 
 def runtime_info(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    """Name → text, with the names that Apache's clusterList and brokerStatus read (28)."""
+    """
+    Name → text: what Apache's clusterList and brokerStatus read (28), and the store's own
+    counters by their metric names (``commits_total`` is one fdatasync each).
+    """
     engine = context.engine
     put_rate, get_rate = context.counters.rates()
     uptime_s = int(clock.monotonic() - context.started.monotonic)
     rates = f"{put_rate:.2f} {put_rate:.2f} {put_rate:.2f}"
     got = f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}"
+    own = collect(engine, context.counters)
     table = {
+        **{name: f"{value:.10g}" for name, value in own.items()},
         "brokerVersionDesc": "V5_4_0",
         "brokerVersion": str(VERSION),
         "bootTimestamp": str(context.started.wall_ms),
