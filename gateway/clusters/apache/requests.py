@@ -116,11 +116,6 @@ def offset(code: RequestCode, topic: str, queue_id: int, broker: str) -> Remotin
     )
 
 
-def search_offset(topic: str, queue_id: int, at_ms: int, broker: str) -> RemotingCommand:
-    fields = {"topic": topic, "queueId": str(queue_id), "timestamp": str(at_ms), "bname": broker}
-    return RemotingCommand(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
-
-
 def query_committed(group: str, topic: str, broker: str) -> RemotingCommand:
     fields = {
         "consumerGroup": group,
@@ -141,18 +136,3 @@ def commit(group: str, topic: str, value: int, broker: str) -> RemotingCommand:
         "bname": broker,
     }
     return RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-
-
-def create_topic(topic: str, queue_count: int) -> RemotingCommand:
-    fields = {
-        "topic": topic,
-        "defaultTopic": TEMPLATE_TOPIC,
-        "readQueueNums": str(queue_count),
-        "writeQueueNums": str(queue_count),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-        "attributes": "",
-    }
-    return RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
