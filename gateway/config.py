@@ -35,8 +35,9 @@ from protocols.daemon.config import (
 )
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
-from protocols.daemon.units import Address, Addresses, Count
+from protocols.daemon.units import Address, Addresses, Count, Rate, Texts
 from protocols.errors import ConfigError
+from protocols.tls import TlsSettings
 
 DEFAULT_LISTENERS: Final[Mapping[str, tuple[str, str]]] = {
     "mqtt": ("mqtt", "127.0.0.1:1883"),
@@ -104,19 +105,6 @@ class ClusterConfig(ConfigModel):
         return self
 
 
-class TlsConfig(ConfigModel):
-    """TLS of one listener."""
-
-    cert: Path
-    """Certificate chain, PEM."""
-
-    key: Path
-    """Private key, PEM."""
-
-    client_ca: Path | None = None
-    """Authorities whose client certificates are asked for."""
-
-
 def _tenant_source(value: str) -> str:
     kind, _, argument = value.partition(" ")
     known = ("from_cert_o", "from_cert_ou", "from_vhost", "from_namespace", "from_header")
@@ -143,8 +131,18 @@ class ListenerConfig(ConfigModel):
     enabled: bool = True
     """False: leave a default listener out."""
 
-    tls: TlsConfig | None = None
+    tls: TlsSettings | None = None
     """Absent: plain text."""
+
+    proxy_protocol: bool = False
+    """Every connection begins with a PROXY header (version 1 or 2), whose address is the
+    client's in ACL, throttles and logs. Not for gRPC."""
+
+    proxy_from: Texts = ()
+    """Addresses or CIDR ranges of the load balancers that may connect; empty: any."""
+
+    accept_rate: Rate | None = Field(default=None, gt=0)
+    """New connections, such as ``500/s``; more wait in the kernel's queue. Not for gRPC."""
 
     tenant: Annotated[str, AfterValidator(_tenant_source)] = ""
     """A fixed tenant, or where it comes from: ``from_cert_o``, ``from_cert_ou``, ``from_vhost``,

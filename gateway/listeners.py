@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from protocols.adapter import ProtocolAdapter
+from protocols.adapter import ProtocolAdapter, Refreshable
 from protocols.driver import split_bind
 from protocols.errors import GatewayError
 from protocols.pipeline import Services
@@ -31,6 +31,7 @@ class CannotListen(GatewayError):
 
 class _Door(NamedTuple):
     section: Section
+    adapter: ProtocolAdapter
     task: asyncio.Task[None]
 
 
@@ -70,6 +71,9 @@ class Listeners:
             if name not in sections or self._doors[name].section != sections[name]:
                 self._ports.pop(name, None)
                 await self._close(name)
+        for door in self._doors.values():
+            if isinstance(door.adapter, Refreshable):
+                door.adapter.refresh()
         self._sections = dict(sections)
         await self.open(services)
 
@@ -80,7 +84,7 @@ class Listeners:
             section = self._section_with_port(name)
             adapter = self._make(name, section)
             task = self._tasks.start(self._serve(name, adapter, services), name=name)
-            self._doors[name] = _Door(self._sections[name], task)
+            self._doors[name] = _Door(self._sections[name], adapter, task)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 while missing := [name for name in wanted if name not in self.addresses]:

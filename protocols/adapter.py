@@ -1,7 +1,7 @@
 """What a protocol plug-in implements; built-in protocols come in by the same door."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from protocols.pipeline import Services
 
@@ -29,4 +29,13 @@ class ProtocolAdapter(Protocol):
         When cancelled: stop accepting, answer what is in flight, tell the clients in the
         protocol's own words, return.
         """
+        ...
+
+
+@runtime_checkable
+class Refreshable(Protocol):
+    """An adapter that reads files beside its section, certificates say."""
+
+    def refresh(self) -> None:
+        """Called at each reload that left its section as it was: look at the files again."""
         ...

@@ -56,6 +56,9 @@ class Call:
     peer: str = ""
     """``address:port`` of the client, for logs and ``client_ip`` rules."""
 
+    certificate_name: str = ""
+    """Common name of the client's verified certificate; empty: none."""
+
 
 # ── queues ──────────────────────────────────────────────────────────────────────────────
 

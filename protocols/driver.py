@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 from protocols import clock
+from protocols.proxying import proxied
 
 logger = logging.getLogger("tidegate.driver")
 
@@ -69,6 +70,9 @@ class Driver(asyncio.Protocol, Generic[E]):
     ) -> None:
         self.connection = connection
         self.transport: asyncio.Transport | None = None
+        self.proxied = proxied.get()
+        """What a load balancer said of the peer; None: there is none."""
+
         self.peer = ""
         self._handle = handle
         self._lost = lost
@@ -92,6 +96,8 @@ class Driver(asyncio.Protocol, Generic[E]):
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "")
+        if self.proxied is not None and self.proxied.peer:
+            self.peer = self.proxied.peer
         if self._opened is not None:
             self._opened(self)
         self._after()

@@ -1,7 +1,6 @@
 """AMQP 0-9-1's end of the gateway: one listener, its sockets, its clients."""
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
@@ -9,8 +8,8 @@ from protocols.amqp import replies
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.server import AmqpServer
 from protocols.amqp.session import make_session
-from protocols.amqp.settings import AmqpSettings, TlsSettings, read_settings
-from protocols.driver import listen
+from protocols.amqp.settings import AmqpSettings, read_settings
+from protocols.doors import Door, Listening, open_door
 from protocols.pipeline import Services
 
 LEAVE_S_MAX: Final = 5.0
@@ -23,6 +22,7 @@ class AmqpAdapter:
     def __init__(self, name: str, settings: AmqpSettings) -> None:
         self._name = name
         self._settings = settings
+        self._door: Listening | None = None
 
     @classmethod
     def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:
@@ -32,8 +32,13 @@ class AmqpAdapter:
     async def serve(self, services: Services) -> None:
         """Listen until cancelled; then close the connections in AMQP's words."""
         server = AmqpServer(self._name, self._settings, services)
-        tls = tls_context(self._settings.tls) if self._settings.tls is not None else None
-        listener = await listen(lambda: make_session(server).driver, self._settings.bind, tls=tls)
+        self._door = listener = await open_door(
+            lambda: make_session(server).driver,
+            self._settings.bind,
+            self._settings,
+            name=self._name,
+            metrics=services.metrics,
+        )
         host, port = listener.sockets[0].getsockname()[:2]
         services.listening(self._name, host, port)
         try:
@@ -41,6 +46,11 @@ class AmqpAdapter:
         finally:
             listener.close()
             await _leave(server)
+
+    def refresh(self) -> None:
+        """A reload: certificates that changed on disk are in force at once."""
+        if isinstance(self._door, Door):
+            self._door.refresh()
 
 
 async def _leave(server: AmqpServer) -> None:
@@ -57,14 +67,3 @@ async def _leave(server: AmqpServer) -> None:
     for session in sessions:
         session.driver.close()
     await server.close()
-
-
-def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Server side, TLS 1.2 and up; client certificates where a CA is named."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.cert, settings.key)
-    if settings.client_ca is not None:
-        context.load_verify_locations(settings.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

@@ -3,38 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from protocols.doors import DoorSettings
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 
 
-class TlsSettings(BaseModel):
-    """TLS of the listener."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    cert: str
-    """Certificate chain, PEM."""
-
-    key: str
-    """Private key, PEM."""
-
-    client_ca: str | None = None
-    """Authorities whose client certificates are asked for and required."""
-
-
-class AmqpSettings(BaseModel):
+class AmqpSettings(DoorSettings):
     """Keys of an AMQP listener, and of ``amqp:`` for all of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     protocol: str = "amqp"
     bind: str = "127.0.0.1:5672"
     """``host:port``; port 0: any."""
 
     enabled: bool = True
-    tls: TlsSettings | None = None
     tenant: str = "from_vhost"
     """``from_vhost``: a virtual host is the tenant of its name, ``/`` the one without a name; or
     a fixed tenant for all."""

@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from protocols.cloudevents.config import CloudEventsConfig, TlsFiles, cloudevents_config
+from protocols.cloudevents.config import CloudEventsConfig, cloudevents_config
 from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
-from protocols.driver import listen, split_bind
-from protocols.errors import ConfigError
+from protocols.doors import Door, Listening, open_door
+from protocols.driver import split_bind
 from protocols.pipeline import Services
 from protocols.tasks import LongPolls
 
@@ -29,6 +28,7 @@ class CloudEventsAdapter:
     def __init__(self, name: str, config: CloudEventsConfig) -> None:
         self.name = name
         self.config = config
+        self._server: Listening | None = None
 
     @classmethod
     def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:
@@ -54,9 +54,9 @@ class CloudEventsAdapter:
         await runner.setup()
         session = sink_session(self.config)
         workers = Workers(self.name, self.config, services, session)
-        server: asyncio.Server | None = None
+        server: Listening | None = None
         try:
-            server = await self._listen(runner, doors)
+            self._server = server = await self._listen(runner, doors, services)
             host, _ = split_bind(self.config.bind)
             services.listening(self.name, host, server.sockets[0].getsockname()[1])
             workers.start()
@@ -73,14 +73,25 @@ class CloudEventsAdapter:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(server.wait_closed(), STOP_GRACE_S)
 
-    async def _listen(self, runner: Any, doors: Doors) -> asyncio.Server:
-        tls = tls_context(self.config.tls) if self.config.tls else None
+    def refresh(self) -> None:
+        """A reload: certificates that changed on disk are in force at once."""
+        if isinstance(self._server, Door):
+            self._server.refresh()
+
+    async def _listen(self, runner: Any, doors: Doors, services: Services) -> Listening:
         seconds = self.config.handshake_s_max
 
         def factory() -> asyncio.Protocol:
             return Guard(runner.server(), doors, seconds)
 
-        return await listen(factory, self.config.bind, tls=tls, tls_handshake_s_max=seconds)
+        return await open_door(
+            factory,
+            self.config.bind,
+            self.config,
+            name=self.name,
+            metrics=services.metrics,
+            handshake_s_max=seconds,
+        )
 
     def _logger(self, services: Services) -> logging.Logger:
         """aiohttp's own logger for this listener, without tracebacks for peers' faults."""
@@ -105,16 +116,3 @@ def sink_session(config: CloudEventsConfig) -> "aiohttp.ClientSession":
         headers={"User-Agent": "tidegate"},
         auto_decompress=False,
     )
-
-
-def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """Raises ConfigError if a file cannot be read."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(files.cert, files.key)
-        if files.client_ca:
-            context.load_verify_locations(files.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError([f"tls: {error}"]) from error
-    return context

@@ -1,11 +1,11 @@
 """Settings of one CloudEvents/HTTP listener."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from protocols.doors import DoorSettings
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 
@@ -15,28 +15,12 @@ COMMON_KEYS: Final = frozenset(("protocol", "enabled", "websocket", "path", "adv
 FROM_HEADER: Final = "from_header "
 
 
-class TlsFiles(BaseModel, frozen=True, from_attributes=True, use_attribute_docstrings=True):
-    """Where the certificate is."""
-
-    cert: Path
-    """PEM file with the certificate chain."""
-
-    key: Path
-    """PEM file with its private key."""
-
-    client_ca: Path | None = None
-    """PEM file; with it clients must show a certificate of this authority."""
-
-
-class CloudEventsConfig(BaseModel):
+class CloudEventsConfig(DoorSettings):
     """One listener of protocol ``cloudevents``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     bind: str
     """``host:port``; port 0 takes any."""
 
-    tls: TlsFiles | None = None
     tenant: str = ""
     """A fixed tenant, or ``from_header <name>``: the value of that request header."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from protocols.canonical import Call
+from protocols.proxying import proxied
 
 QUIET_ERRORS: Final = ("BadHttpMessage", "BadStatusLine", "LineTooLong", "InvalidHeader")
 
@@ -50,6 +51,7 @@ class Guard(asyncio.Protocol):
         self._inner = inner
         self._doors = doors
         self._handshake_s_max = handshake_s_max
+        self._proxied = proxied.get()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -57,6 +59,8 @@ class Guard(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes are none
         name = transport.get_extra_info("peername")
         peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+        if self._proxied is not None and self._proxied.peer:
+            peer = self._proxied.peer
         self._doors[transport] = Door(peer=peer, close=transport.close)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._handshake_s_max, self._silent)

@@ -1,14 +1,13 @@
 """One MQTT listener: sockets, TLS, and the end of all of them."""
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from protocols.driver import listen
+from protocols.doors import Door, Listening, open_door
 from protocols.mqtt.client import Client
 from protocols.mqtt.front import Front
-from protocols.mqtt.settings import MqttSettings, TlsSettings, read_settings
+from protocols.mqtt.settings import MqttSettings, read_settings
 from protocols.pipeline import Services
 
 LEAVE_S_MAX: Final = 5.0
@@ -21,6 +20,7 @@ class MqttAdapter:
     def __init__(self, name: str, settings: MqttSettings) -> None:
         self._name = name
         self._settings = settings
+        self._server: Listening | None = None
 
     @classmethod
     def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:
@@ -30,9 +30,16 @@ class MqttAdapter:
     async def serve(self, services: Services) -> None:
         """Listen until cancelled; then tell the clients and let their sessions go."""
         front = Front(self._name, self._settings, services)
-        tls = tls_context(self._settings.tls) if self._settings.tls is not None else None
         front.sessions.start()
-        server = await listen(lambda: Client(front).driver, self._settings.bind, tls=tls)
+        self._server = server = await open_door(
+            lambda: Client(front).driver,
+            self._settings.bind,
+            self._settings,
+            name=self._name,
+            metrics=services.metrics,
+            alpn=("mqtt",),
+            handshake_s_max=self._settings.connect_s_max,
+        )
         host, port = server.sockets[0].getsockname()[:2]
         services.listening(self._name, host, port)
         try:
@@ -40,6 +47,11 @@ class MqttAdapter:
         finally:
             server.close()
             await self._leave(front)
+
+    def refresh(self) -> None:
+        """A reload: certificates that changed on disk are in force at once."""
+        if isinstance(self._server, Door):
+            self._server.refresh()
 
     async def _leave(self, front: Front) -> None:
         """Everybody is told (0x8B) and leaves in order; sessions stay for other gateways."""
@@ -51,15 +63,3 @@ class MqttAdapter:
         for client in list(front.clients):
             client.cut_off()
         await front.sessions.close()
-
-
-def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Server side, TLS 1.2 and up, ALPN ``mqtt``; client certificates where a CA is named."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.cert, settings.key)
-    context.set_alpn_protocols(["mqtt"])
-    if settings.client_ca is not None:
-        context.load_verify_locations(settings.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

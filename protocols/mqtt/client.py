@@ -107,6 +107,7 @@ class Client:
             wire,
             handle=self._handle,
             lost=self._lost,
+            opened=self._opened,
             resumed=self._resumed,
             linger_s=LINGER_S,
         )
@@ -126,7 +127,6 @@ class Client:
         self._idle.set()
         self._left = asyncio.Event()
         self._forget: Callable[[], None] = lambda: None
-        front.clients.add(self)
 
     # ── Owner, and the operator's hand ──────────────────────────────────────────────────
 
@@ -386,6 +386,9 @@ class Client:
     def _resumed(self, driver: Driver[Event]) -> None:
         if self.opened is not None:
             self.opened.settle()
+
+    def _opened(self, driver: Driver[Event]) -> None:
+        self.front.clients.add(self)
 
     def _lost(self, driver: Driver[Event]) -> None:
         self._is_gone = True

@@ -1,9 +1,8 @@
 """From CONNECT to CONNACK: who it is, which session, what the two sides agree on."""
 
 import asyncio
-import ssl
 import uuid
-from typing import Final, cast
+from typing import Final
 
 from protocols.canonical import Call, Identity
 from protocols.driver import Driver
@@ -29,11 +28,9 @@ from protocols.mqtt.sessions import (
     Owner,
 )
 from protocols.pipeline import Credentials
+from protocols.tls import ClientCertificate, certificate_of
 
 PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no maximum
-
-Names = tuple[tuple[tuple[str, str], ...], ...]
-"""A distinguished name as ``ssl`` gives it."""
 
 ADMISSION: Final[dict[Code, Reason]] = {
     Code.TOO_MANY_REQUESTS: Reason.CONNECTION_RATE_EXCEEDED,
@@ -64,7 +61,8 @@ async def open_session(
             connection.refuse(reason)
         return None
     client_id = connect.client_id or f"auto-{uuid.uuid4().hex}"
-    identity = await _authenticate(front, driver, connect, client_id)
+    certificate = client_certificate(driver)
+    identity = await _authenticate(front, driver, connect, client_id, certificate)
     if identity is None:
         has_shown = connect.user is not None
         connection.refuse(Reason.BAD_USER_NAME_OR_PASSWORD if has_shown else Reason.NOT_AUTHORIZED)
@@ -73,9 +71,10 @@ async def open_session(
         protocol="mqtt",
         listener=front.name,
         identity=identity,
-        tenant=_tenant(front, driver),
+        tenant=certificate.tenant(front.settings.tenant),
         client_id=client_id,
         peer=driver.peer,
+        certificate_name=certificate.common_name,
     )
     code = front.services.admit(call)
     if code != Code.OK:
@@ -101,9 +100,14 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
 
 
 async def _authenticate(
-    front: Front, driver: Driver[Event], connect: Connect, client_id: str
+    front: Front,
+    driver: Driver[Event],
+    connect: Connect,
+    client_id: str,
+    certificate: ClientCertificate,
 ) -> Identity | None:
-    certificate_name = _certificate(driver).get("commonName", "")
+    source = front.settings.tls.identity if front.settings.tls is not None else "cn"
+    certificate_name = certificate.identity(source)
     return await front.services.authenticator.authenticate(
         Credentials(
             protocol="mqtt",
@@ -118,23 +122,13 @@ async def _authenticate(
     )
 
 
-def _certificate(driver: Driver[Event]) -> dict[str, str]:
-    """Subject of the client's certificate, by attribute name."""
+def client_certificate(driver: Driver[Event]) -> ClientCertificate:
+    """Of the connection itself, or what the load balancer in front verified."""
     transport = driver.transport
-    tls = transport.get_extra_info("ssl_object") if transport is not None else None
-    if not isinstance(tls, ssl.SSLObject):
-        return {}
-    subject = cast("Names", (tls.getpeercert() or {}).get("subject", ()))
-    return {name: value for part in subject for name, value in part}
-
-
-def _tenant(front: Front, driver: Driver[Event]) -> str:
-    source = front.settings.tenant
-    if source == "from_cert_o":
-        return _certificate(driver).get("organizationName", "")
-    if source == "from_cert_ou":
-        return _certificate(driver).get("organizationalUnitName", "")
-    return source
+    found = certificate_of(transport.get_extra_info("ssl_object") if transport else None)
+    if driver.proxied is not None and driver.proxied.certificate_name and not found.common_name:
+        return ClientCertificate(driver.proxied.certificate_name)
+    return found
 
 
 async def _agree(

@@ -3,40 +3,23 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from protocols.doors import DoorSettings
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.packets import NEVER_EXPIRES_S
 
 
-class TlsSettings(BaseModel):
-    """TLS of the listener."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    cert: str
-    """Certificate chain, PEM."""
-
-    key: str
-    """Private key, PEM."""
-
-    client_ca: str | None = None
-    """Authorities whose client certificates are asked for and required."""
-
-
-class MqttSettings(BaseModel):
+class MqttSettings(DoorSettings):
     """Keys of an MQTT listener, and of ``mqtt:`` for all of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     protocol: str = "mqtt"
     bind: str = "127.0.0.1:1883"
     """``host:port``; port 0: any."""
 
     enabled: bool = True
-    tls: TlsSettings | None = None
     tenant: str = ""
     """A fixed tenant, or ``from_cert_o`` / ``from_cert_ou``: taken from the client certificate."""
 

@@ -1,15 +1,15 @@
 """The gateway's RocketMQ remoting listener: its socket, and the end of it."""
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from typing import Any, Self
 
+from protocols.doors import Factory, Listening, open_door
 from protocols.driver import split_bind
 from protocols.pipeline import Services
 from protocols.remoting.front import Front
-from protocols.remoting.server import serve_remoting
-from protocols.remoting.settings import RemotingSettings, TlsSettings, read_settings
+from protocols.remoting.server import RemotingServer, serve_remoting
+from protocols.remoting.settings import RemotingSettings, read_settings
 
 
 class RemotingAdapter:
@@ -18,6 +18,7 @@ class RemotingAdapter:
     def __init__(self, name: str, settings: RemotingSettings) -> None:
         self._name = name
         self._settings = settings
+        self._server: RemotingServer | None = None
 
     @classmethod
     def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:
@@ -27,11 +28,16 @@ class RemotingAdapter:
     async def serve(self, services: Services) -> None:
         """Listen until cancelled; then give back what clients hold and close them."""
         front = Front(self._name, self._settings, services)
-        tls = _tls_context(self._settings.tls) if self._settings.tls is not None else None
-        server = await serve_remoting(
+
+        async def open_(factory: Factory, bind: str) -> Listening:
+            return await open_door(
+                factory, bind, self._settings, name=self._name, metrics=services.metrics
+            )
+
+        self._server = server = await serve_remoting(
             front,
             self._settings.bind,
-            tls=tls,
+            open_=open_,
             connections_max=self._settings.connections_max,
         )
         front.tasks.start(front.run(), name="renew")
@@ -44,12 +50,7 @@ class RemotingAdapter:
             await front.close()
             await server.close()
 
-
-def _tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.cert, settings.key)
-    if settings.client_ca is not None:
-        context.load_verify_locations(settings.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    def refresh(self) -> None:
+        """A reload: certificates that changed on disk are in force at once."""
+        if self._server is not None:
+            self._server.refresh()

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from protocols import clock
+from protocols.doors import Door, Factory, Listening
 from protocols.driver import Driver, listen
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.connection import (
@@ -116,7 +116,7 @@ class RemotingServer:
 
         self._handler = handler
         self._connections_max = connections_max
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
 
     def opened(self, peer: Peer) -> None:
         if len(self.peers) >= self._connections_max:
@@ -126,7 +126,12 @@ class RemotingServer:
         self.peers.add(peer)
         peer.on_lost(self.peers.discard)
 
-    def bound(self, server: asyncio.Server) -> None:
+    def refresh(self) -> None:
+        """Certificates that changed on disk are in force at once."""
+        if isinstance(self._server, Door):
+            self._server.refresh()
+
+    def bound(self, server: Listening) -> None:
         self._server = server
         host, port = server.sockets[0].getsockname()[:2]
         self.address = f"{host}:{port}"
@@ -162,14 +167,17 @@ async def serve_remoting(
     handler: RemotingHandler,
     bind: str,
     *,
-    tls: ssl.SSLContext | None = None,
+    open_: Callable[[Factory, str], Awaitable[Listening]] = listen,
     frame_bytes_max: int = FRAME_BYTES_MAX,
     handshake_s_max: float = HANDSHAKE_S_MAX,
     idle_s_max: float = IDLE_S_MAX,
     connections_max: int = CONNECTIONS_MAX,
-    reuse_port: bool = False,
 ) -> RemotingServer:
-    """Listen on *bind* (``host:port``, port 0 for any); ``server.address`` is what was bound."""
+    """
+    Listen on *bind* (``host:port``, port 0 for any); ``server.address`` is what was bound.
+
+    *open_* opens the socket: with TLS, say.
+    """
     server = RemotingServer(handler, connections_max)
 
     def connect() -> asyncio.Protocol:
@@ -181,5 +189,5 @@ async def serve_remoting(
             idle_s_max=idle_s_max,
         ).driver
 
-    server.bound(await listen(connect, bind, tls=tls, reuse_port=reuse_port))
+    server.bound(await open_(connect, bind))
     return server

@@ -1,34 +1,17 @@
 """One remoting listener's part of ``gateway.yaml``."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from protocols.doors import DoorSettings
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 
 
-class TlsSettings(BaseModel):
-    """TLS of the listener."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    cert: Path
-    """Certificate chain, PEM."""
-
-    key: Path
-    """Private key, PEM."""
-
-    client_ca: Path | None = None
-    """Authorities whose client certificates are asked for and required."""
-
-
-class RemotingSettings(BaseModel):
+class RemotingSettings(DoorSettings):
     """Keys of a RocketMQ remoting listener, and of ``remoting:`` for all of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     protocol: str = "remoting"
     enabled: bool = True
@@ -38,7 +21,6 @@ class RemotingSettings(BaseModel):
     advertise: str = ""
     """``host:port`` that route answers name; empty: what the client itself dialled."""
 
-    tls: TlsSettings | None = None
     tenant: str = ""
     """A fixed tenant for all clients of this listener."""
 
