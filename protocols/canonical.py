@@ -536,6 +536,9 @@ class PopRequest:
     tags: tuple[str, ...] = ()
     """Only these tags; others are done for this group. Empty: all."""
 
+    sql: str = ""
+    """Only messages that this SQL92 expression matches; others are done for this group."""
+
 
 class InvisibleTimeChange(NamedTuple):
     """A new invisible time for one delivery; 0 returns it to its place at once."""

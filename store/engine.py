@@ -14,7 +14,8 @@ The driver's loop::
     woken = engine.take_woken()           # streams and long polls that have something to take
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from protocols.clock import Now
@@ -168,6 +169,11 @@ class Engine:
         and after ``send`` for volatile groups)."""
         return self._life.take_woken()
 
+    @property
+    def has_woken(self) -> bool:
+        """``take_woken`` would name groups: somebody stopped before the end."""
+        return bool(self._core.woken_groups)
+
     def segment_wanted(self) -> PrepareSegment | None:
         """A segment to prepare in the background, if none is ready; once per segment."""
         return self._core.log.segment_wanted()
@@ -316,11 +322,13 @@ class Engine:
         count: int,
         bytes_max: int,
         tags: frozenset[str] = frozenset(),
+        matches: Callable[[bytes], bool] | None = None,
     ) -> ReadResult:
-        """Visible messages of a message queue from *offset* on; at least one if there is one."""
+        """Visible messages of a message queue from *offset* on, only those of *tags* and whose
+        record *matches*; at least one if there is one."""
         queue = self._core.queues.find_message_queue(topic, queue_id)
         hashes = frozenset([tag_hash(tag) for tag in tags])
-        return self._reader.read(queue, offset, count, bytes_max, hashes)
+        return self._reader.read(queue, offset, count, bytes_max, hashes, matches)
 
     def read_light(self, key: bytes, offset: int, count: int, bytes_max: int) -> ReadResult:
         """``read`` of a light queue."""
@@ -437,13 +445,15 @@ class Engine:
         topic: str = "",
         queue_id: int = -1,
         tags: frozenset[str] = frozenset(),
+        matches: Callable[[bytes], bool] | None = None,
     ) -> list[Granted]:
         """
         Grant up to *count* entries, returned ones first, in entry order.
 
         Either *holder* (a stream: no deadline; any number the server chose, unique in its run)
-        or *invisible_ms*. *tags*: entries of other tags are done for this group. The grant is
-        logged, not awaited. An unknown group takes nothing.
+        or *invisible_ms*. *tags*, *matches* (of records): other entries are done for this group;
+        one call looks at so many, and wakes the group if it stops there. The grant is logged, not
+        awaited. An unknown group takes nothing.
         """
         self._core.at(now)
         found = self._parts.groups.get(group)
@@ -457,6 +467,7 @@ class Engine:
             topic,
             queue_id,
             frozenset([tag_hash(tag) for tag in tags]) if tags else frozenset(),
+            None if matches is None else partial(self._reader.does_match, matches),
         )
         return self._deliveries.take(found, wanted, now, holder, invisible_ms)
 

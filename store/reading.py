@@ -1,6 +1,6 @@
 """Reads that change nothing: by offset, by time, and groups for inspection."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from protocols.errors import Refused
 from store.answers import GroupState, InFlight, ReadResult, ReadStatus
@@ -24,7 +24,13 @@ class Reader:
         return queue.first, max(queue.first, queue.visible_end(self._core.entries.visible))
 
     def read(
-        self, queue: Queue | None, offset: int, count: int, bytes_max: int, tags: frozenset[int]
+        self,
+        queue: Queue | None,
+        offset: int,
+        count: int,
+        bytes_max: int,
+        tags: frozenset[int],
+        matches: Callable[[bytes], bool] | None = None,
     ) -> ReadResult:
         """Records from *offset* on, as many as both limits allow, at least one."""
         low, high = self.offset_range(queue)
@@ -49,11 +55,16 @@ class Reader:
             if is_gap or not self._has_tag(ordinal, tags):
                 continue
             record = self._record(ordinal)
-            if record:
+            if record and (matches is None or matches(record)):
                 records.append(record)
                 size += length
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
         return ReadResult(status, records, at, low, high)
+
+    def does_match(self, matches: Callable[[bytes], bool], ordinal: int) -> bool:
+        """Whether the entry's message passes a filter; one that is rot does not."""
+        record = self._record(ordinal)
+        return bool(record) and matches(record)
 
     def _length(self, ordinal: int) -> int:
         entries = self._core.entries

@@ -198,7 +198,7 @@ class StoreServer:
             except Exception:  # a fault of ours must not stop the clock of everybody else
                 logger.exception("the end of a tick failed")
                 self._arm(None, TIMER_S_MAX, now)
-        if self._sends:
+        if self._sends or self.context.engine.has_woken:
             self.tick_soon()
 
     def _let_time_pass(self, now: clock.Now) -> None:

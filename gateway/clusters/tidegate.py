@@ -409,6 +409,7 @@ class TidegateLink:
             topic=spec.reads[0].topic if request.queue_id >= 0 else "",
             queue_id=request.queue_id,
             tags=list(request.tags),
+            sql=request.sql,
         )
         now_ms = clock.wall_ms()
         answer = await self._request(PrivateCode.POP, body, timeout_s=wait_ms / 1000 + 5.0)

@@ -91,6 +91,7 @@ class Receiving:
         validation.check_group(group)
         validation.check_topic(topic)
         tags = validation.tags_of(request.filter_expression)
+        sql = validation.sql_of(request.filter_expression)
         if request.auto_renew:
             invisible_ms = INVISIBLE_MS
         else:
@@ -104,6 +105,7 @@ class Receiving:
             invisible_ms=invisible_ms,
             wait_ms=self._wait_ms(rpc, request),
             tags=tags,
+            sql=sql,
         )
 
     def _wait_ms(self, rpc: Rpc, request: pb.ReceiveMessageRequest) -> int:

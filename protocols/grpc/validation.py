@@ -8,6 +8,7 @@ send a refused message three times, so the checks are cheap.
 import re
 from typing import Final
 
+from protocols import sql92
 from protocols.errors import Code, Refused
 from protocols.grpc.properties import RESERVED
 from protocols.grpc.v2 import definition_pb2 as v2
@@ -143,16 +144,22 @@ def invisible_ms(milliseconds: int, *, least: int = INVISIBLE_MS_MIN) -> int:
     return milliseconds
 
 
+def sql_of(expression: v2.FilterExpression) -> str:
+    """The SQL92 expression, checked; empty for a tag filter. Raises Refused."""
+    if expression.type != v2.SQL:
+        return ""
+    return sql92.parse(expression.expression).text
+
+
 def tags_of(expression: v2.FilterExpression) -> tuple[str, ...]:
     """
-    The tags that ``a || b`` names; empty for ``*`` or none: all messages.
+    The tags that ``a || b`` names; empty for ``*``, none, or SQL92: all messages.
 
-    Raises Refused(ILLEGAL_FILTER_EXPRESSION), also for SQL92, which no store of ours evaluates.
+    Raises Refused(ILLEGAL_FILTER_EXPRESSION).
     """
     text = expression.expression.strip()
     if expression.type == v2.SQL:
-        hint = "SQL92 filters are not supported: filter by tag"
-        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, text, hint)
+        return ()
     if text in ("", "*"):
         return ()
     tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))

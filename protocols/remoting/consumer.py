@@ -24,9 +24,10 @@ from protocols.remoting.bodies import ConsumerData, SubscriptionData
 from protocols.remoting.headers import PullHeader
 from protocols.remoting.holdings import Held, Holdings, Queue
 from protocols.remoting.mapping import (
+    Wants,
     group_spec,
     is_retry_topic,
-    parse_tags,
+    parse_filter,
     qualified,
     start_of,
 )
@@ -135,6 +136,7 @@ class Consumer:
         if holdings.count >= self._settings.held_max or holdings.returned_count >= RETURNED_MAX:
             await asyncio.sleep(min(wait_ms, 1000) / 1000)  # its own pace: commits make room
             return []
+        wants = self.wants(queue.topic, header)
         deliveries = await self._services.pipeline.pop(
             self._call,
             PopRequest(
@@ -144,7 +146,8 @@ class Consumer:
                 wait_ms=wait_ms,
                 queue_id=queue.queue_id,
                 broker=queue.broker,
-                tags=self._tags(queue.topic, header),
+                tags=wants.tags,
+                sql=wants.sql,
             ),
         )
         if self.is_closed:
@@ -166,14 +169,13 @@ class Consumer:
                 return []
         return self.holdings.take_returned(queue, header.queue_offset, header.count_max)
 
-    def _tags(self, topic: str, header: PullHeader) -> tuple[str, ...]:
+    def wants(self, topic: str, header: PullHeader) -> Wants:
+        """What a pull filters by: its header, or the subscription. Raises Refused."""
         known = self.subscription(topic)
         kind, expression = header.expression_type, header.subscription
         if known is not None and not expression:
             kind, expression = known.expression_type, known.sub_string
-        if kind not in ("", "TAG"):
-            raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, topic, "only TAG filters are supported")
-        return parse_tags(expression)
+        return parse_filter(kind, expression)
 
     # ── ack, send back, renew ───────────────────────────────────────────────────────────
 

@@ -3,9 +3,10 @@
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from protocols.canonical import GroupSpec, Head, Message, Read, SendResult, Start
+from protocols import sql92
+from protocols.canonical import GroupSpec, Head, Message, Read, SendResult, Start, StoredMessage
 from protocols.errors import Code, Refused
 from protocols.pipeline import TopicInfo
 from protocols.remoting.bodies import BrokerData, ConsumerData, QueueData, RouteData
@@ -266,6 +267,28 @@ def parse_tags(expression: str) -> tuple[str, ...]:
     tags = tuple(part.strip() for part in expression.split("||"))
     tags = tuple(dict.fromkeys(tag for tag in tags if tag))
     return () if "*" in tags else tags
+
+
+class Wants(NamedTuple):
+    """A filter as the pipeline takes it."""
+
+    tags: tuple[str, ...] = ()
+    sql: str = ""
+
+    def matches(self, message: StoredMessage) -> bool:
+        """Whether a message read by offset passes."""
+        if self.sql:
+            return sql92.parse(self.sql).matches(message.properties)
+        return not self.tags or message.properties.get("TAGS", "") in self.tags
+
+
+def parse_filter(kind: str, expression: str) -> Wants:
+    """What a subscription asks for. Raises Refused(ILLEGAL_FILTER_EXPRESSION)."""
+    if kind in ("", "TAG"):
+        return Wants(parse_tags(expression))
+    if kind == "SQL92":
+        return Wants(sql=sql92.parse(expression).text if expression else "")
+    raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, kind[:20], "filters are TAG or SQL92")
 
 
 def qualified(tenant: str, name: str) -> str:

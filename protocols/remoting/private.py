@@ -320,6 +320,7 @@ class Pop(_Body, frozen=True, kw_only=True):
     topic: str = ""
     queue_id: int = -1
     tags: list[str] = []
+    sql: str = ""
 
 
 class QueueCreate(_Body, frozen=True, kw_only=True):

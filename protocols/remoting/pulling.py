@@ -9,7 +9,7 @@ from protocols.remoting.codes import PullFlag, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import PullHeader, int_field, pull_header, text_field
 from protocols.remoting.holdings import Queue
-from protocols.remoting.mapping import RETRY_BROKER, is_retry_topic, parse_tags, qualified
+from protocols.remoting.mapping import RETRY_BROKER, Wants, is_retry_topic, parse_filter, qualified
 
 if TYPE_CHECKING:
     from protocols.remoting.session import Session
@@ -56,8 +56,11 @@ async def _read(
 ) -> RemotingCommand:
     """Exactly by offset: no state but what the client commits."""
     _check_consume(session, call, queue.topic, header.group)
-    if header.expression_type not in ("", "TAG"):
-        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, queue.topic, "only TAG filters")
+    consumer = session.consumers.get(header.group)
+    if consumer is not None:
+        wants = consumer.wants(queue.topic, header)
+    else:
+        wants = parse_filter(header.expression_type, header.subscription)
     messages, smallest, end = await session.host.services.topics.read(
         qualified(call.tenant, queue.topic),
         queue.broker,
@@ -73,23 +76,18 @@ async def _read(
             return _pulled(command, ResponseCode.PULL_OFFSET_MOVED, end, b"", smallest, end)
         offset = header.queue_offset
         return _pulled(command, ResponseCode.PULL_NOT_FOUND, offset, b"", smallest, end)
-    consumer = session.consumers.get(header.group)
-    known = consumer.subscription(queue.topic) if consumer is not None else None
-    expression = header.subscription or (known.sub_string if known is not None else "")
-    body, following = _select(messages, parse_tags(expression), header.bytes_max)
+    body, following = _select(messages, wants, header.bytes_max)
     code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
     return _pulled(command, code, following, body, smallest, end)
 
 
-def _select(
-    messages: Sequence[StoredMessage], tags: tuple[str, ...], bytes_max: int
-) -> tuple[bytes, int]:
-    """(records with one of *tags*, offset to go on from); at least one is looked at."""
+def _select(messages: Sequence[StoredMessage], wants: Wants, bytes_max: int) -> tuple[bytes, int]:
+    """(records that pass *wants*, offset to go on from); at least one is looked at."""
     left = min(bytes_max or PULL_BYTES_MAX, PULL_BYTES_MAX)
     records: list[bytes] = []
     following = messages[0].queue_offset
     for message in messages:
-        if tags and message.properties.get("TAGS", "") not in tags:
+        if not wants.matches(message):
             following = message.queue_offset + 1
             continue
         if records and len(message.record) > left:

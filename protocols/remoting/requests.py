@@ -33,6 +33,7 @@ from protocols.remoting.holdings import Held, Queue
 from protocols.remoting.mapping import (
     RETRY_BROKER,
     is_retry_topic,
+    parse_filter,
     qualified,
     retry_route,
     route_of,
@@ -131,12 +132,8 @@ async def unregister(session: "Session", call: Call, command: RemotingCommand) -
 async def check_client(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """46: whether a subscription's filter can be had."""
     body = decode_body(CheckClientBody, command.body)
-    if body.subscription_data.expression_type not in ("", "TAG"):
-        raise Refused(
-            Code.ILLEGAL_FILTER_EXPRESSION,
-            body.subscription_data.topic,
-            "only TAG filters are supported",
-        )
+    told = body.subscription_data
+    parse_filter(told.expression_type, told.sub_string)
     return command.answer()
 
 

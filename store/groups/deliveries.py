@@ -73,6 +73,8 @@ class Deliveries:
             ordinals += fresh.ordinals
             positions = back + entries.positions_of(fresh.ordinals)
             held = entries.positions_of(fresh.held)
+            if fresh.is_cut:
+                self._core.woken_groups.add(group.number)
             scans = [(read.serial, read.at) for read in fresh.moved]
         if not positions and not held:
             return []

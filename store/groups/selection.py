@@ -7,7 +7,7 @@ which is entry position. An entry met in several queues is one delivery.
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store.groups.group import HELD_MAX, Group, GroupRead
 from store.index.entries import Entries
@@ -28,14 +28,25 @@ class Wanted(NamedTuple):
     topic: str = ""
     queue_id: int = -1
     tag_hashes: frozenset[int] = frozenset()
+    matches: Callable[[int], bool] | None = None
+    """Filter by ordinal, which reads the message."""
 
 
-class Fresh(NamedTuple):
+LOOKED_MAX: Final = 2000
+"""Entries that one take with a filter looks at; the rest waits for the next turn."""
+
+
+class Fresh:
     """New entries: what to grant, what to hold, how far the reads went."""
 
-    ordinals: list[int]
-    held: list[int]
-    moved: list[GroupRead]
+    __slots__ = ("held", "is_cut", "moved", "ordinals")
+
+    def __init__(self) -> None:
+        self.ordinals: list[int] = []
+        self.held: list[int] = []
+        self.moved: list[GroupRead] = []
+        self.is_cut = False
+        """It stopped at ``LOOKED_MAX``: look again soon."""
 
 
 def reads_for(group: Group, wanted: Wanted) -> list[GroupRead]:
@@ -71,11 +82,11 @@ def select_returned(group: Group, wanted: Wanted) -> list[int]:
 def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> Fresh:
     """Up to *count* new entries; moves the reads."""
     reads = reads_for(group, wanted)
-    fresh = Fresh([], [], [])
+    fresh = Fresh()
     spec = group.spec
-    is_plain = (
-        not wanted.tag_hashes and not spec.is_fifo and not entries.expires and not group.live_from
-    )
+    has_filter = bool(wanted.tag_hashes) or wanted.matches is not None
+    is_plain = not has_filter and not spec.is_fifo and not entries.expires and not group.live_from
+    looked = 0
     turns = dict.fromkeys(group.turns) if spec.is_fifo else {}
     while len(fresh.ordinals) < count and reads:
         want = count - len(fresh.ordinals)
@@ -87,6 +98,7 @@ def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> 
             fresh.ordinals.extend(ordinals)
             continue
         taken = _sift(group, ordinals, wanted, entries, fresh, turns, want)
+        looked += taken
         if taken < len(ordinals):  # enough: look at the rest again next time
             _rewind(moved, ordinals[taken])
             group.ready.update(dict.fromkeys(moved))
@@ -94,6 +106,9 @@ def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> 
         if group.held_count + len(fresh.held) >= HELD_MAX:
             break
         reads = [read for read in reads if read in group.ready]
+        if looked >= LOOKED_MAX and has_filter:
+            fresh.is_cut = bool(reads)
+            break
     return fresh
 
 
@@ -162,6 +177,8 @@ def _sift(
             tag = tags[index] if flags[index] & EntryFlag.HAS_TAG else wanted.tag_of(ordinal)
             if tag not in wanted.tag_hashes:
                 continue
+        if wanted.matches is not None and not wanted.matches(ordinal):
+            continue
         is_live_only = group.live_from and not flags[index] & EntryFlag.QOS
         if is_live_only and entries.positions[index] < group.live_from:
             continue

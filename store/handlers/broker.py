@@ -88,7 +88,7 @@ def broker_config(
         "defaultTopicQueueNums": str(config.topic_queue_count),
         "autoCreateTopicEnable": "true" if config.auto_create_topics else "false",
         "autoCreateSubscriptionGroup": "true",
-        "enablePropertyFilter": "false",
+        "enablePropertyFilter": "true",
         "brokerPermission": "6",
     }
     text = "".join(f"{name}={value}\n" for name, value in lines.items())

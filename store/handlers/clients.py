@@ -11,8 +11,8 @@ from protocols.remoting.headers import text_field
 from store.handlers.client_table import Client, Membership, Subscription
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.filters import TAG, parse_filter
 from store.handlers.subscription_groups import use_group
-from store.handlers.tags import parse_tags
 
 MODES_TABLE = "mode"
 """Table of the engine's settings: ``topic@group`` → request mode (401)."""
@@ -87,13 +87,9 @@ def tell_members(context: Context, groups: Iterable[str]) -> None:
 def check_client(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    """Whether we understand a subscription (46); there are no SQL filters at the store."""
-    told = bodies.decode_body(bodies.CheckClientBody, request.body)
-    if told.subscription_data.expression_type not in ("TAG", "", None):
-        return request.answer(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark="only TAG expressions are supported here"
-        )
-    parse_tags(told.subscription_data.sub_string)
+    """Whether we understand a subscription (46)."""
+    told = bodies.decode_body(bodies.CheckClientBody, request.body).subscription_data
+    parse_filter(told.expression_type or TAG, told.sub_string)
     return request.answer()
 
 

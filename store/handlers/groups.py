@@ -40,6 +40,7 @@ from store.handlers.checks import (
 )
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.filters import parse_sql
 from store.handlers.gateways import live_gateway
 
 WAIT_MS_MAX = 60_000
@@ -171,6 +172,7 @@ def take_body(context: Context, asked: Pop, now: Now) -> bytes | None:
         topic=asked.topic,
         queue_id=asked.queue_id,
         tags=frozenset(asked.tags),
+        matches=parse_sql(asked.sql).matches,
     )
     records, items, left = pack(context, asked.group, granted, now, bytes_max=FRAME_BYTES_MAX >> 1)
     if left:

@@ -31,9 +31,9 @@ from protocols.remoting.records import QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_C
 from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.filters import TAG, Wants, parse_filter
 from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import READ_WRITE
-from store.handlers.tags import parse_tags
 from store.handlers.topics import can, no_such_topic
 
 COUNT_MAX: Final = 32
@@ -57,7 +57,7 @@ class PopAsk(NamedTuple):
     queue_id: int
     count_max: int
     invisible_ms: int
-    tags: frozenset[str]
+    wants: Wants
     is_fifo: bool
 
 
@@ -80,15 +80,13 @@ def pop(
     invisible_ms = int_field(fields, "invisibleTime")
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise Refused(Code.ILLEGAL_INVISIBLE_TIME, topic, f"invisibleTime {invisible_ms}")
-    if fields.get("expType", "TAG") not in ("TAG", ""):
-        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, topic, "only TAG expressions are supported")
     asked = PopAsk(
         open_pop_group(context, request, topic),
         topic,
         queue_id,
         count,
         invisible_ms,
-        parse_tags(fields.get("exp", "")),
+        parse_filter(fields.get("expType", TAG), fields.get("exp", "")),
         bool_field(fields, "order"),
     )
     if not _attempt(context, connection, request, asked):
@@ -139,7 +137,8 @@ def _attempt(
         invisible_ms=asked.invisible_ms,
         topic=asked.topic,
         queue_id=asked.queue_id,
-        tags=asked.tags,
+        tags=asked.wants.tags,
+        matches=asked.wants.matches,
     )
     records: list[bytes] = []
     offsets: dict[tuple[str, int], list[int]] = {}

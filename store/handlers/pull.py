@@ -11,8 +11,8 @@ from protocols.remoting.headers import PullHeader, pull_header
 from store.answers import ReadResult, ReadStatus
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.filters import ALL, Wants, parse_filter
 from store.handlers.subscription_groups import is_retry_topic, use_group
-from store.handlers.tags import parse_tags
 from store.handlers.topics import can, no_such_topic
 
 SUSPEND_MS_MAX = 60_000
@@ -36,7 +36,7 @@ class Pull(NamedTuple):
     """A pull that may wait."""
 
     header: PullHeader
-    tags: frozenset[str]
+    wants: Wants
     count_max: int
     bytes_max: int
 
@@ -67,7 +67,7 @@ def pull(
     limits = context.config.limits
     wanted = Pull(
         header,
-        _tags(context, header),
+        _wants(context, header),
         max(1, min(header.count_max, limits.pull_count_max)),
         min(header.bytes_max or limits.pull_bytes_max, limits.pull_bytes_max),
     )
@@ -101,7 +101,7 @@ def _attempt(
         header.queue_offset,
         wanted.count_max,
         wanted.bytes_max,
-        wanted.tags,
+        *wanted.wants,
     )
     is_empty = result.status is ReadStatus.NO_NEW or (
         result.status is ReadStatus.NO_QUEUE and header.queue_offset <= 0
@@ -155,22 +155,18 @@ def _commit(context: Context, header: PullHeader) -> None:
             context.engine.commit_offsets([(*key, header.commit_offset)], clock.read())
 
 
-def _tags(context: Context, header: PullHeader) -> frozenset[str]:
+def _wants(context: Context, header: PullHeader) -> Wants:
     """What the client filters by: its header, or the subscription of its heartbeat."""
     if is_retry_topic(header.topic):
-        return frozenset()
+        return ALL
     if header.sys_flag & PullFlag.SUBSCRIPTION:
         kind, expression = header.expression_type, header.subscription
     else:
         known = context.clients.subscription(header.group, header.topic)
         if known is None:
-            return frozenset()  # the client filters again: an unknown subscription costs bytes only
+            return ALL  # the client filters again: an unknown subscription costs bytes only
         kind, expression = known.expression_type, known.expression
-    if kind not in ("TAG", ""):
-        raise Refused(
-            Code.ILLEGAL_FILTER_EXPRESSION, header.topic, f"{kind} expressions are not supported"
-        )
-    return parse_tags(expression)
+    return parse_filter(kind, expression)
 
 
 def _forbidden(request: RemotingCommand, kind: str, remark: str) -> RemotingCommand:

@@ -92,6 +92,14 @@ def property_of(record: Bytes, name: bytes) -> bytes:
     return text[at:] if end < 0 else text[at:end]
 
 
+def properties_of(record: Bytes) -> dict[str, str]:
+    """All properties; of one that repeats, the last."""
+    start, size = properties_span(record)
+    text = str(bytes(record[start : start + size]), "utf-8", "replace")
+    pairs = [pair.partition("\x01") for pair in text.split("\x02")]
+    return {name: value for name, sign, value in pairs if sign}
+
+
 def tag_hash(tag: str) -> int:
     """Java's String.hashCode, signed 32 bits; 0 for no tag."""
     value = 0

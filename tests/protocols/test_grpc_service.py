@@ -304,7 +304,7 @@ async def test_forward_to_dead_letter_topic(
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"filter_expression": v2.FilterExpression(type=v2.SQL, expression="a > 1")}, 40010),
+        ({"filter_expression": v2.FilterExpression(type=v2.SQL, expression="a >")}, 40010),
         ({"filter_expression": v2.FilterExpression(type=v2.TAG, expression="a ||")}, 40010),
         ({"invisible_duration": duration_of(1000)}, 40011),
         ({"group": v2.Resource(name="a b")}, 40003),

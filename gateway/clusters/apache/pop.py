@@ -44,8 +44,8 @@ def pop(
         "pollTime": str(wait_ms),
         "bornTime": str(now_ms),
         "initMode": "0",
-        "expType": "TAG",
-        "exp": "||".join(request.tags) or "*",
+        "expType": "SQL92" if request.sql else "TAG",
+        "exp": request.sql or "||".join(request.tags) or "*",
         "order": "true" if request.group.is_fifo else "false",
         "bname": broker,
     }
