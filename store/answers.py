@@ -28,7 +28,7 @@ class StoreFailed(GatewayError):
 class EngineConfig:
     """What the engine may use. All of it is data; the engine reads no file and no clock."""
 
-    segment_bytes: int = 128 << 20
+    segment_bytes: int = 32 << 20
     """Size of a segment file, its 4 KiB header included."""
 
     log_bytes_max: int = 8 << 30

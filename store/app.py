@@ -20,7 +20,7 @@ from store.answers import EngineConfig
 from store.committer import Committer, LazyDisk
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
-from store.engine import Engine, PrepareSegment
+from store.engine import Engine, PrepareSegment, Upkeep
 from store.handlers.appends import Appends
 from store.handlers.context import Context
 from store.handlers.presence import Presences
@@ -38,6 +38,9 @@ T = TypeVar("T")
 LOOPBACK = ("127.", "::1", "localhost")
 HOUSEKEEPING_S = 0.2
 """How often the background thread is asked whether it has a segment or a snapshot to make."""
+
+HOUSEKEEPING_BUSY_S = 0.02
+"""The same, while it makes one segment after another: 32 MiB last 0.1 s at 300 MB/s."""
 
 RETRY_S = 1.0
 """Pause after background work that the disk refused."""
@@ -79,8 +82,8 @@ class Store:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
         self._disk: Disk = disk or RealDisk(str(config.data))
         self._writer_disk: Disk = self._disk
-        if config.flush == "async" and disk is None:
-            self._writer_disk = LazyDisk(str(config.data))
+        if config.flush == "async" and isinstance(self._disk, RealDisk):
+            self._writer_disk = LazyDisk(self._disk)
         self._engine: Engine | None = None
         self._server: StoreServer | None = None
         self._listener: RemotingServer | None = None
@@ -221,24 +224,31 @@ class Store:
         context.ids = MessageIds(context.store_host, os.getpid(), seed)
 
     async def _keep_house(self, engine: Engine) -> None:
-        """Make segments ahead of need and write snapshots, in the background thread."""
+        """Segments ahead of need, files of those that went, snapshots: in the background."""
         segment: PrepareSegment | None = None
+        upkeep: Upkeep | None = None
         while True:
+            pause = HOUSEKEEPING_S
             try:
                 segment = segment or engine.segment_wanted()
                 if segment is not None:
                     while not await self._in_background(segment.execute):
                         pass
                     engine.segment_prepared(segment)
-                    segment = None
+                    segment, pause = None, HOUSEKEEPING_BUSY_S
+                upkeep = upkeep or engine.upkeep_due()
+                if upkeep is not None:
+                    await self._in_background(upkeep.execute)
+                    engine.upkeep_done(upkeep)
+                    upkeep = None
                 snapshot = engine.snapshot_due(clock.read())
                 if snapshot is not None:
                     await self._in_background(snapshot.execute)
                     engine.snapshot_written(snapshot)
             except OSError as error:  # a full disk: sends are refused already; try again
                 logger.error("background work on the disk failed: %s", error)
-                await asyncio.sleep(RETRY_S)
-            await asyncio.sleep(HOUSEKEEPING_S)
+                pause = RETRY_S
+            await asyncio.sleep(pause)
 
     async def _in_background(self, execute: Callable[[Disk], T]) -> T:
         loop = asyncio.get_running_loop()

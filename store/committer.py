@@ -45,14 +45,21 @@ class LazyDisk(RealDisk):
     Only for the writer thread's batches; segments and snapshots are made durable as ever.
     """
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
+    def __init__(self, disk: RealDisk) -> None:
+        super().__init__(disk.folder)
+        self.files = disk.files  # a name that one of them changes is known to both
         self._synced_at = 0.0
         self._dirty: set[str] = set()
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         self._dirty.add(name)
         super().write(name, offset, buffers)
+
+    def rename(self, old: str, new: str) -> None:
+        if old in self._dirty:
+            self._dirty.discard(old)
+            super().sync(old)
+        super().rename(old, new)
 
     def sync(self, name: str) -> None:
         if clock.monotonic() - self._synced_at >= LAZY_SYNC_S:

@@ -6,11 +6,18 @@ torn and reordered. Names are plain file names inside the store's folder, never 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from errno import EINVAL, ENOSPC
+from mmap import mmap
+from threading import Lock
 from typing import Final, Protocol
 
 IOV_MAX: Final = 1000
 """Buffers per pwritev; Linux allows 1024 (``getconf IOV_MAX``)."""
+
+OPEN_MAX: Final = 64
+"""Files kept open at a time; a log of 64 GiB has 2,000 segments, a process 1,024 descriptors."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,6 +39,10 @@ class Disk(Protocol):
         """All of *buffers* at *offset*, short writes retried."""
         ...
 
+    def fill(self, name: str, offset: int, size: int) -> None:
+        """Zeros at *offset*, so that later writes there are over written blocks."""
+        ...
+
     def sync(self, name: str) -> None:
         """fdatasync: what was written to *name* survives power loss."""
         ...
@@ -42,6 +53,10 @@ class Disk(Protocol):
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Fewer bytes at the end of the file."""
+        ...
+
+    def drop_cached(self, name: str) -> None:
+        """A hint: the durable pages of *name* need not stay in memory."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -55,13 +70,96 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
+def _write_at(path: str, data: mmap, offset: int, flags: int) -> None:
+    """All of *data*, through a descriptor of its own."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
+    try:
+        if os.pwrite(descriptor, data, offset) < len(data):
+            raise OSError(ENOSPC, f"{path}: the disk took no more bytes")
+    finally:
+        os.close(descriptor)
+
+
+class _OpenFile:
+    """A descriptor, and how many threads are using it just now."""
+
+    __slots__ = ("descriptor", "is_forgotten", "user_count")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.user_count = 0
+        self.is_forgotten = False
+
+
+class OpenFiles:
+    """Descriptors by name, the least recently used closed first; for several threads."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._files: dict[str, _OpenFile] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @contextmanager
+    def use(self, name: str) -> Iterator[int]:
+        with self._lock:
+            file = self._files.pop(name, None)
+            if file is None:
+                path = os.path.join(self._folder, name)
+                file = _OpenFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            self._files[name] = file  # now the most recent one
+            file.user_count += 1
+        try:
+            yield file.descriptor
+        finally:
+            with self._lock:
+                file.user_count -= 1
+                if file.is_forgotten and file.user_count == 0:
+                    os.close(file.descriptor)
+                if len(self._files) > OPEN_MAX:
+                    self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        for name, file in self._files.items():
+            if file.user_count == 0:
+                os.close(self._files.pop(name).descriptor)
+                return
+
+    def add(self, name: str, descriptor: int) -> None:
+        self.forget(name)
+        with self._lock:
+            self._files[name] = _OpenFile(descriptor)
+
+    def forget(self, name: str) -> None:
+        """The name means another file from now on, or none."""
+        with self._lock:
+            file = self._files.pop(name, None)
+            if file is not None and file.user_count:
+                file.is_forgotten = True
+            elif file is not None:
+                os.close(file.descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        self.forget(new)
+        with self._lock:
+            if old in self._files:
+                self._files[new] = self._files.pop(old)
+
+    def close(self) -> None:
+        with self._lock:
+            while self._files:
+                os.close(self._files.popitem()[1].descriptor)
+
+
 class RealDisk:
-    """One folder; files stay open until ``close``. Files 0600, folder 0700."""
+    """One folder; the files in use stay open. Files 0600, folder 0700."""
 
     def __init__(self, folder: str) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.folder = folder
-        self._open: dict[str, int] = {}
+        self.files = OpenFiles(folder)
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())
@@ -71,26 +169,42 @@ class RealDisk:
 
     def create(self, name: str, size: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._forget(name)
-        self._open[name] = os.open(os.path.join(self.folder, name), flags, 0o600)
-        os.truncate(self._open[name], size)
+        descriptor = os.open(os.path.join(self.folder, name), flags, 0o600)
+        self.files.add(name, descriptor)
+        os.truncate(descriptor, size)
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
-        descriptor = self._descriptor(name)
-        for start in range(0, len(buffers), IOV_MAX):
-            part = buffers[start : start + IOV_MAX]
-            size = sum([len(buffer) for buffer in part])
-            written = os.pwritev(descriptor, part, offset)
-            while written < size:  # a short write: rare, so the rest is simply joined
-                rest = memoryview(b"".join(part))[written:]
-                step = os.pwrite(descriptor, rest, offset + written)
-                if step == 0:
-                    raise OSError(f"{name}: the disk took no more bytes")
-                written += step
-            offset += size
+        with self.files.use(name) as descriptor:
+            for start in range(0, len(buffers), IOV_MAX):
+                part = buffers[start : start + IOV_MAX]
+                size = sum([len(buffer) for buffer in part])
+                written = os.pwritev(descriptor, part, offset)
+                while written < size:  # a short write: rare, so the rest is simply joined
+                    rest = memoryview(b"".join(part))[written:]
+                    step = os.pwrite(descriptor, rest, offset + written)
+                    if step == 0:
+                        raise OSError(f"{name}: the disk took no more bytes")
+                    written += step
+                offset += size
+
+    def fill(self, name: str, offset: int, size: int) -> None:
+        """Past the page cache where that is possible: zeros need no memory of their own."""
+        path = os.path.join(self.folder, name)
+        with mmap(-1, size) as zeros:  # zero bytes, aligned as O_DIRECT wants them
+            try:
+                _write_at(path, zeros, offset, os.O_DIRECT)
+            except OSError as error:
+                if error.errno != EINVAL:
+                    raise
+                _write_at(path, zeros, offset, 0)  # no O_DIRECT here, or an odd size
+
+    def drop_cached(self, name: str) -> None:
+        with self.files.use(name) as descriptor:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self, name: str) -> None:
-        os.fdatasync(self._descriptor(name))
+        with self.files.use(name) as descriptor:
+            os.fdatasync(descriptor)
 
     def sync_dir(self) -> None:
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -100,19 +214,19 @@ class RealDisk:
             os.close(descriptor)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        return os.pread(self._descriptor(name), size, offset)
+        with self.files.use(name) as descriptor:
+            return os.pread(descriptor, size, offset)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(os.path.join(self.folder, old), os.path.join(self.folder, new))
-        self._forget(new)
-        if old in self._open:
-            self._open[new] = self._open.pop(old)
+        self.files.rename(old, new)
 
     def truncate(self, name: str, size: int) -> None:
-        os.truncate(self._descriptor(name), size)
+        with self.files.use(name) as descriptor:
+            os.truncate(descriptor, size)
 
     def unlink(self, name: str) -> None:
-        self._forget(name)
+        self.files.forget(name)
         os.unlink(os.path.join(self.folder, name))
 
     def free_bytes(self) -> int:
@@ -120,19 +234,4 @@ class RealDisk:
         return facts.f_bavail * facts.f_frsize
 
     def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-    def _descriptor(self, name: str) -> int:
-        descriptor = self._open.get(name)
-        if descriptor is None:
-            opened = os.open(os.path.join(self.folder, name), os.O_RDWR | os.O_CLOEXEC)
-            descriptor = self._open.setdefault(name, opened)
-            if descriptor != opened:  # the writer thread was faster
-                os.close(opened)
-        return descriptor
-
-    def _forget(self, name: str) -> None:
-        descriptor = self._open.pop(name, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        self.files.close()

@@ -2,8 +2,8 @@
 The store's engine: one log, everything else derived from it.
 
 A library with a clock argument: no socket, task, thread or clock is used here. Calls come from
-one thread (the event loop); only ``WriteBatch.execute``, ``PrepareSegment.execute`` and
-``SnapshotWork.execute`` may run in another, and touch nothing of the engine but the disk.
+one thread (the event loop); only the ``execute`` of ``WriteBatch``, ``PrepareSegment``,
+``Upkeep`` and ``SnapshotWork`` may run in another, and touch nothing of the engine but the disk.
 
 The driver's loop::
 
@@ -57,8 +57,9 @@ from store.groups.selection import Wanted
 from store.lifecycle import Lifecycle
 from store.log.format import Kind
 from store.log.messages import tag_hash
-from store.log.segments import PrepareSegment, WriteBatch
+from store.log.segments import WriteBatch
 from store.log.snapshots import SnapshotWork
+from store.log.spares import PrepareSegment, Upkeep
 from store.log.state import pack
 from store.parts import Parts
 from store.reading import Reader
@@ -67,7 +68,7 @@ from store.sending import Sender
 
 T = TypeVar("T")
 
-__all__ = ["Engine", "PrepareSegment", "SnapshotWork", "WriteBatch"]
+__all__ = ["Engine", "PrepareSegment", "SnapshotWork", "Upkeep", "WriteBatch"]
 
 
 class Engine:
@@ -180,7 +181,15 @@ class Engine:
 
     def segment_prepared(self, work: PrepareSegment) -> None:
         """*work* is done."""
-        self._core.log.segment_prepared(work)
+        self._core.log.spares.prepared(work)
+
+    def upkeep_due(self) -> Upkeep | None:
+        """Files of segments that went, for the background thread; one at a time."""
+        return self._core.log.upkeep_due()
+
+    def upkeep_done(self, work: Upkeep) -> None:
+        """*work* is done: its files may be used again."""
+        self._core.log.spares.upkeep_done(work)
 
     def snapshot_due(self, now: Now, *, is_forced: bool = False) -> SnapshotWork | None:
         """State to write as a snapshot, when enough log has passed and all of it is durable."""

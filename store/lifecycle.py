@@ -57,6 +57,7 @@ class Lifecycle:
         log = self._core.log
         log.wall_ms = now.wall_ms
         segments = open_segments(self._core.disk, self._core.config)
+        log.spares.find(self._core.disk)
         if segments:
             report = self._recover_log(segments)
         else:

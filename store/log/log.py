@@ -28,10 +28,14 @@ from store.log.format import (
     seed,
     state_entry,
 )
-from store.log.segments import PrepareSegment, Segment, Segments, WriteBatch, WritePart
+from store.log.segments import Segment, Segments, WriteBatch, WritePart
+from store.log.spares import PrepareSegment, Spares, Upkeep
 
 STATE_BLOCK_BYTES_MAX: Final = 1 << 20
 """A buffered state block is sealed when it has grown to this."""
+
+WARM_SEGMENTS: Final = 2
+"""Sealed segments whose pages stay in memory for readers that lag a little."""
 
 StateRecord = tuple[int, bytes]
 """(kind, payload)"""
@@ -56,9 +60,7 @@ class Log:
         self.failure: StoreFailed | None = None
         self.last_block_is_idle = False
         self.block_count = 0
-        self.prepared: PrepareSegment | None = None
-        self._is_preparing = False
-        self._prepared_count = 0
+        self.spares = Spares(config.segment_bytes, is_zero_filled=config.is_zero_filled)
         self._blocks: list[tuple[Segment, int, list[Buffer]]] = []
         self._to_begin: set[int] = set()
         self._state: list[StateRecord] = []
@@ -194,13 +196,13 @@ class Log:
     def _roll(self, size: int) -> Segment:
         capacity = self.config.segment_bytes - SEGMENT_HEADER_BYTES
         number = self.segments.last.number + 1 if self.segments.items else 1
-        prepared, self.prepared = self.prepared, None
         nonce = int.from_bytes(urandom(8), "big")
         header = SegmentHeader(self.log_id, number, self.end, nonce, self.confirmed)
         segment = Segment(header, max(capacity, size))
-        if prepared is not None:
-            segment.prepared_name = prepared.name
+        segment.spare_name = self.spares.take(self.wall_ms)
         self.segments.add(segment)
+        if len(self.segments.items) > WARM_SEGMENTS:
+            self.spares.cool(self.segments.items[-1 - WARM_SEGMENTS].name)
         self._to_begin.add(number)
         return segment
 
@@ -268,16 +270,20 @@ class Log:
                 pending.notify(pending)
         return done
 
-    # ── segments in advance ─────────────────────────────────────────────────────────────
+    # ── background work ─────────────────────────────────────────────────────────────────
 
     def segment_wanted(self) -> PrepareSegment | None:
-        if self.prepared is not None or self._is_preparing or self.failure is not None:
+        if self.failure is not None:
             return None
-        self._prepared_count += 1
-        self._is_preparing = True
-        size, is_zero_filled = self.config.segment_bytes, self.config.is_zero_filled
-        return PrepareSegment(self._prepared_count, size, is_zero_filled=is_zero_filled)
+        segments = self.segments
+        used = (self.end - segments.last.base) / segments.last.capacity if segments.items else 0.0
+        return self.spares.wanted(used)
 
-    def segment_prepared(self, work: PrepareSegment) -> None:
-        self.prepared = work
-        self._is_preparing = False
+    def drop_first(self) -> Segment:
+        """The oldest segment goes; its file lives on, or not."""
+        segment = self.segments.drop_first()
+        self.spares.retire(segment.name, segment.file_bytes)
+        return segment
+
+    def upkeep_due(self) -> Upkeep | None:
+        return self.spares.upkeep_due() if self.failure is None else None

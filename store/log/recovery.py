@@ -16,6 +16,7 @@ from store.answers import EngineConfig
 from store.disk import Disk
 from store.log.format import (
     BLOCK,
+    BLOCK_MAGIC,
     BLOCK_MAGIC_BYTES,
     M32,
     SEGMENT_HEADER_BYTES,
@@ -32,7 +33,7 @@ from store.log.format import (
     encode_segment_header,
     seed,
 )
-from store.log.segments import SUFFIX, UNFINISHED_SUFFIX, Segment
+from store.log.segments import SUFFIX, UNFINISHED_SUFFIX, Segment, segment_name
 
 _log = logging.getLogger("store.log")
 
@@ -112,8 +113,13 @@ def open_segments(disk: Disk, config: EngineConfig) -> list[Segment]:
                 _log.error("segment %s has no valid header: set aside", name)
                 disk.rename(name, name + ".bad")
                 continue
-            room = max(disk.size(name), config.segment_bytes) - SEGMENT_HEADER_BYTES
-            found[header.number] = Segment(header, room)
+            if segment_name(header.number) != name:  # given up and begun anew; the power failed
+                disk.unlink(name)  # before the new name lasted: no block was written yet
+                continue
+            size = disk.size(name)
+            segment = Segment(header, max(size, config.segment_bytes) - SEGMENT_HEADER_BYTES)
+            segment.file_bytes = size
+            found[header.number] = segment
     segments: list[Segment] = []
     for _, segment in sorted(found.items()):
         while segments and segments[-1].base >= segment.base:
@@ -193,9 +199,16 @@ def find_tail(
             rewrite_from = block.position if rewrite_from < 0 else rewrite_from
         end, sequence, epoch = block.end, block.header.sequence, block.header.epoch
         final = block
-    was_clean = final is not None and Kind.CLOSE in [entry.kind for entry in final.entries()]
-    written = len(bytes(data[last.file_offset(end) :]).rstrip(b"\x00"))
-    was_clean = was_clean and written == 0
+    # all before a closing block must be known to be durable: its own sync may have failed
+    was_clean = (
+        final is not None
+        and final is blocks[-1]
+        and known >= final.position
+        and Kind.CLOSE in [entry.kind for entry in final.entries()]
+    )
+    torn_end = _torn_end(data, last, end, sequence)
+    if final is not None and final is not blocks[-1]:
+        torn_end = max(torn_end, blocks[-1].end)
     scanned_end, end = end, max(end, known)  # positions that were confirmed are never used twice
     was_clean = was_clean and scanned_end == end
     last.end = end
@@ -208,10 +221,24 @@ def find_tail(
         sequence=sequence,
         epoch=epoch,
         was_clean=was_clean,
-        torn_bytes=written,
+        torn_bytes=max(0, torn_end - end),
         rewrite_from=end if rewrite_from < 0 else rewrite_from,
     )
     return tail, data
+
+
+def _torn_end(data: memoryview, segment: Segment, end: int, sequence: int) -> int:
+    """Where the block ends that began at *end* and is not whole; *end* itself if none began.
+
+    Told by its sequence number: what an earlier life of the file left there has a lower one.
+    """
+    at = segment.file_offset(end)
+    if at + BLOCK.size > len(data):
+        return end
+    header = BlockHeader._make(BLOCK.unpack_from(data, at))
+    if header.magic != BLOCK_MAGIC or header.sequence != sequence + 1:
+        return end
+    return end + min(block_bytes(header), len(data) - at)
 
 
 def settle_tail(disk: Disk, config: EngineConfig, tail: Tail, data: memoryview) -> Segment:
@@ -244,7 +271,8 @@ def settle_tail(disk: Disk, config: EngineConfig, tail: Tail, data: memoryview) 
         tail.segments.pop()
     else:
         last.end = base
-        disk.truncate(last.name, last.file_offset(base))
+        last.file_bytes = last.file_offset(base)
+        disk.truncate(last.name, last.file_bytes)
     tail.segments.append(segment)
     return segment
 

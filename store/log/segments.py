@@ -17,8 +17,10 @@ SUFFIX: Final = ".seg"
 UNFINISHED_SUFFIX: Final = ".tmp"
 """Deleted at start: never part of the log."""
 
-ZERO_STEP_BYTES: Final = 4 << 20
-"""Zeros written per step: large enough to be cheap, small enough not to delay a sync for long."""
+PAGE_BYTES: Final = 4096
+"""Writes end at a multiple of it: a page that is replaced as a whole need not be read first."""
+
+_ZEROS: Final = bytes(PAGE_BYTES)
 
 
 def segment_name(number: int) -> str:
@@ -28,7 +30,17 @@ def segment_name(number: int) -> str:
 class Segment:
     """One file of the log; *end* is the log position after its last block."""
 
-    __slots__ = ("base", "capacity", "end", "header", "name", "nonce", "number", "prepared_name")
+    __slots__ = (
+        "base",
+        "capacity",
+        "end",
+        "file_bytes",
+        "header",
+        "name",
+        "nonce",
+        "number",
+        "spare_name",
+    )
 
     def __init__(self, header: SegmentHeader, capacity: int) -> None:
         self.header = header
@@ -38,10 +50,13 @@ class Segment:
         self.capacity = capacity
         """Bytes of blocks that fit."""
 
+        self.file_bytes = capacity + SEGMENT_HEADER_BYTES
+        """Size of its file: only whole files are used again."""
+
         self.end = header.base
         self.name = segment_name(header.number)
-        self.prepared_name = ""
-        """File made in advance that becomes this segment; empty: none, make one."""
+        self.spare_name = ""
+        """File that becomes this segment; empty: none is ready, make one."""
 
     def has_room(self, size: int) -> bool:
         return self.end + size - self.base <= self.capacity
@@ -52,13 +67,13 @@ class Segment:
 
 def begin_segment(disk: Disk, segment: Segment, size: int) -> None:
     """Header → fsync → rename → fsync of the folder: only then may a block be written."""
-    prepared = segment.prepared_name
-    if not prepared:
-        prepared = f"begun-{segment.number:08d}{UNFINISHED_SUFFIX}"
-        disk.create(prepared, size)
-    disk.write(prepared, 0, [encode_segment_header(segment.header)])
-    disk.sync(prepared)
-    disk.rename(prepared, segment.name)
+    name = segment.spare_name
+    if not name:
+        name = f"begun-{segment.number:08d}{UNFINISHED_SUFFIX}"
+        disk.create(name, size)
+    disk.write(name, 0, [encode_segment_header(segment.header)])
+    disk.sync(name)
+    disk.rename(name, segment.name)
     disk.sync_dir()
 
 
@@ -72,6 +87,12 @@ class WritePart:
         self.offset = offset
         self.begins = begins
         self.buffers: list[Buffer] = []
+
+    def padded(self) -> list[Buffer]:
+        """The blocks, and zeros up to the end of their last page."""
+        end = self.offset + sum([len(buffer) for buffer in self.buffers])
+        rest = -end % PAGE_BYTES
+        return [*self.buffers, _ZEROS[:rest]] if rest else self.buffers
 
 
 class WriteBatch:
@@ -94,31 +115,8 @@ class WriteBatch:
             if part.begins:
                 begin_segment(disk, part.segment, self.segment_bytes)
             if part.buffers:
-                disk.write(part.segment.name, part.offset, part.buffers)
+                disk.write(part.segment.name, part.offset, part.padded())
                 disk.sync(part.segment.name)
-
-
-class PrepareSegment:
-    """A segment file to be made in advance, so that rolling over costs nothing."""
-
-    def __init__(self, serial: int, size: int, *, is_zero_filled: bool) -> None:
-        self.name = f"prepared-{serial:08d}{UNFINISHED_SUFFIX}"
-        self._size = size
-        self._at = -1
-        self._is_zero_filled = is_zero_filled
-
-    def execute(self, disk: Disk) -> bool:
-        """One step (a few MiB of zeros); True when the file is ready. In a background thread."""
-        name = self.name
-        if self._at < 0:
-            disk.create(name, self._size)
-            self._at = 0 if self._is_zero_filled else self._size
-        if self._at < self._size:
-            step = min(ZERO_STEP_BYTES, self._size - self._at)
-            disk.write(name, self._at, [bytes(step)])
-            disk.sync(name)
-            self._at += step
-        return self._at >= self._size
 
 
 class Segments:

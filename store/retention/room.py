@@ -71,7 +71,6 @@ class Room:
             first = core.entries.drop_before(segment.end)
             for queue in core.queues:
                 queue.drop_before(first)
-            core.log.segments.drop_first()
+            core.log.drop_first()
             core.newest_ms.pop(segment.number, None)
             core.counters.deleted_bytes += segment.end - segment.base
-            core.disk.unlink(segment.name)

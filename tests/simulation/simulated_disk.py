@@ -121,6 +121,12 @@ class SimulatedDisk:
         self._step()
         self.files[name].write(offset, data)
 
+    def fill(self, name: str, offset: int, size: int) -> None:
+        self.write(name, offset, [bytes(size)])
+
+    def drop_cached(self, name: str) -> None:
+        """A hint: nothing here is durable only because it is cached."""
+
     def sync(self, name: str) -> None:
         self._step()
         self.sync_count += 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.crash_script import CrashScript
+from tests.simulation.crash_script import RECYCLING, CrashScript
 
 SEEDS = 60
 STEPS = 120
@@ -16,6 +16,18 @@ def test_acknowledged_survives_power_loss(start: int) -> None:
         script = CrashScript(seed)
         script.run(STEPS)
         crashes += script.crashes
+    assert crashes > 20
+
+
+def test_stale_blocks_of_an_earlier_life_stay_dead() -> None:
+    """Files of segments that went are used again; what they held before never comes back."""
+    recycled = crashes = 0
+    for seed in range(1000, 1010):
+        script = CrashScript(seed, config=RECYCLING)
+        script.run(4 * STEPS)
+        recycled += script.recycled_count
+        crashes += script.crashes
+    assert recycled > 20
     assert crashes > 20
 
 

@@ -102,6 +102,9 @@ class Driver:
         monotonic, wall_ms = self.now
         self.now = Now(monotonic + seconds, wall_ms + int(seconds * 1000))
         self.engine.tick(self.now)
+        while (upkeep := self.engine.upkeep_due()) is not None:
+            upkeep.execute(self.disk)
+            self.engine.upkeep_done(upkeep)
 
     def drain(self) -> None:
         """Make everything durable."""

@@ -265,6 +265,8 @@ def test_the_last_two_snapshots_are_kept(store: Driver) -> None:
 
 
 def test_segments_made_in_advance_are_used(store: Driver) -> None:
+    assert store.engine.segment_wanted() is None, "hardly anything was written yet"
+    store.send(bytes(9000))
     wanted = store.engine.segment_wanted()
     assert wanted is not None
     assert store.engine.segment_wanted() is None

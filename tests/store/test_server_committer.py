@@ -122,7 +122,7 @@ def test_a_lazy_disk_syncs_twice_a_second(tmp_path: Path) -> None:
             synced.append("all")
             super().sync_all()
 
-    disk = Counting(str(tmp_path))
+    disk = Counting(RealDisk(str(tmp_path)))
     disk.create("a", 4096)
     for _ in range(5):
         disk.write("a", 0, [b"x"])
