@@ -1,33 +1,61 @@
 """
 Who may do what: one ordered list for all protocols, the first match decides, the end is deny.
 
-Without an ``acl:`` block every identity that got in may do everything.
+Rules that an identity brings along (a token's) come before the list, a Mosquitto ACL file behind
+it. Without a list and a file every identity that got in may do everything.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gateway.mosquitto import AclFile
 from gateway.ruleconfig import AclConfig
-from gateway.rules import Facts, When, facts_of
+from gateway.rules import Facts, When, facts_of, is_topic
 from protocols.canonical import Call
 
-OPERATIONS: Final = ("publish", "consume", "admin")
 CACHE_MAX: Final = 50_000
 """Judgements kept; the cache is dropped whole when it is full."""
 
+END, OPEN, FILE, RIGHTS = -1, -2, -3, -4
+
+# Which words of a rule hold for an operation.
+SAID_BY: Final[dict[str, frozenset[str]]] = {
+    "publish": frozenset(("publish", "all")),
+    "consume": frozenset(("consume", "all")),
+    "subscribe": frozenset(("subscribe", "consume", "all")),
+    "receive": frozenset(("receive", "consume", "all")),
+    "admin": frozenset(("admin", "all")),
+}
+
+
+SOURCES: Final = {
+    END: "the end of the list",
+    OPEN: "there is no acl",
+    RIGHTS: "the token's own rules",
+}
+
 
 class Judgement(NamedTuple):
-    """What the list says, and which rule said it."""
+    """What is said, and who says it."""
 
     is_allowed: bool
     rule: int
-    """Index of the rule; -1: the end of the list, -2: there is no list."""
+    """Index of the rule; END, OPEN, FILE or RIGHTS."""
+
+    line: int = 0
+    """Of the ACL file."""
+
+    def source(self) -> str:
+        """For people."""
+        if self.rule == FILE:
+            return f"line {self.line} of the ACL file" if self.line else "the end of the ACL file"
+        return SOURCES.get(self.rule, f"acl[{self.rule}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    operations: tuple[str, ...]
+    operations: frozenset[str]
     is_allow: bool
     when: When
 
@@ -35,29 +63,51 @@ class _Rule:
 class Acl:
     """One immutable rule list; ``Permission`` of the services."""
 
-    def __init__(self, rules: Sequence[AclConfig] | None, *, version: int = 0) -> None:
+    def __init__(
+        self,
+        rules: Sequence[AclConfig] | None,
+        *,
+        version: int = 0,
+        file: AclFile | None = None,
+    ) -> None:
         self.version = version
-        self._is_open = rules is None
+        self._is_open = rules is None and file is None
+        self._file = file
         self._rules = tuple(
             _Rule(
-                operations=rule.allow or rule.deny,
+                operations=frozenset(rule.allow or rule.deny),
                 is_allow=bool(rule.allow),
                 when=rule.conditions(),
             )
             for rule in rules or ()
         )
-        self._cache: dict[tuple[Call, str, str, str, str], bool] = {}
+        self.checks_receive = file is not None or any(
+            "receive" in rule.operations for rule in self._rules
+        )
+        """Deliveries are judged one by one."""
+
+        self._cache: dict[tuple[Call, str, str, str, str, int, bool], bool] = {}
 
     def is_allowed(
-        self, call: Call, operation: str, *, subject: str = "", topic: str = "", group: str = ""
+        self,
+        call: Call,
+        operation: str,
+        *,
+        subject: str = "",
+        topic: str = "",
+        group: str = "",
+        qos: int = -1,
+        retain: bool = False,
     ) -> bool:
-        """*operation*: ``publish``, ``consume`` or ``admin``."""
-        if self._is_open:
+        """*operation*: one of ``SAID_BY``."""
+        if self._is_open and call.identity.rights is None:
             return True
-        key = (call, operation, subject, topic, group)
+        key = (call, operation, subject, topic, group, qos, retain)
         found = self._cache.get(key)
         if found is None:
-            facts = facts_of(call, operation, subject=subject, topic=topic, group=group)
+            facts = facts_of(
+                call, operation, subject=subject, topic=topic, group=group, qos=qos, retain=retain
+            )
             found = self.judge(facts).is_allowed
             if len(self._cache) >= CACHE_MAX:
                 self._cache.clear()
@@ -66,17 +116,27 @@ class Acl:
 
     def judge(self, facts: Facts) -> Judgement:
         """The first rule that matches, uncached."""
+        for right in facts.identity.rights or ():
+            if SAID_BY[facts.operation].isdisjoint(right.operations):
+                continue
+            if is_topic(right.topic, facts, is_deny=not right.is_allow):
+                return Judgement(right.is_allow, RIGHTS)
         if self._is_open:
-            return Judgement(True, -2)
+            if facts.identity.rights is None:
+                return Judgement(True, OPEN)
+            return Judgement(False, RIGHTS)
         for index, rule in enumerate(self._rules):
             if self.mismatch(index, facts) == "":
                 return Judgement(rule.is_allow, index)
-        return Judgement(False, -1)
+        if self._file is not None:
+            is_allowed, line = self._file.judge(facts)
+            return Judgement(is_allowed, FILE, line)
+        return Judgement(False, END)
 
     def mismatch(self, index: int, facts: Facts) -> str:
         """The first field of rule *index* that does not match; empty if it does."""
         rule = self._rules[index]
-        if facts.operation not in rule.operations and "all" not in rule.operations:
+        if SAID_BY[facts.operation].isdisjoint(rule.operations):
             return "allow" if rule.is_allow else "deny"
         # What a request does not name cannot deny it, and need not be allowed.
         return rule.when.mismatch(facts, ignores_absent=rule.is_allow)

@@ -255,7 +255,7 @@ class Gateway:
             await cluster.close()
         if self.admin is not None:
             await self.admin.stop()
-        self._rules.identities.close()
+        await self._rules.identities.close()
         if self._local is not None:
             await self._local.stop()
 
@@ -267,14 +267,15 @@ class Gateway:
             loaded = self._read_again()
             build_adapters(loaded)
             identities = Identities(loaded.config)
+            policy = Policy.from_config(loaded.config, self._policy)
         except ConfigError:
             self.metrics.counter("config_reload_failed", "Reloads refused.").inc()
             raise
         if loaded.config.clusters != self.loaded.config.clusters:
             logger.warning("clusters changed: this takes effect at the next start")
-        self._policy = Policy.from_config(loaded.config, self._policy)
+        self._policy = policy
         old, self._rules.identities = self._rules.identities, identities
-        old.close()
+        await old.close()
         self._rules.policy = self._policy
         self._pipeline.use(self._policy)
         self.loaded = loaded

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.authenticators.settings import PasswordFileConfig
 from gateway.config import ADMIN_PROTOCOL, GatewayConfig, ListenerConfig
+from gateway.mosquitto import read_acl_file, read_password_file
 from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
 from gateway.rules import Facts, covers
 from protocols.canonical import Identity
 from protocols.daemon.documents import Document, KeyPath
 from protocols.daemon.units import is_loopback
+from protocols.errors import ConfigError
 
 if TYPE_CHECKING:
     from gateway.policy import Policy
@@ -29,7 +32,7 @@ def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
         *_open_doors(config),
         *_bridge_targets(config),
     ]
-    problems = [document.problem(path, text) for path, text in found]
+    problems = [document.problem(path, text) for path, text in found] + _bad_files(config)
     if not problems:
         problems = [document.problem(path, text) for path, text in failed_tests(config)]
     return problems
@@ -47,6 +50,23 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
 
 
 Finding = tuple[KeyPath, str]
+
+
+def _bad_files(config: GatewayConfig) -> list[str]:
+    """Files in Mosquitto's formats, line by line."""
+    problems: list[str] = []
+    try:
+        if config.acl_file is not None:
+            read_acl_file(config.acl_file)
+    except ConfigError as error:
+        problems += error.problems
+    for entry in config.authenticators:
+        try:
+            if isinstance(entry, PasswordFileConfig):
+                read_password_file(entry.file)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
 
 
 def _repeated_names(config: GatewayConfig) -> Iterator[Finding]:
@@ -128,6 +148,9 @@ def facts_of_test(test: RuleTestConfig) -> Facts:
         topic=send.topic if send.protocol in ("grpc", "remoting") else "",
         group=send.group,
         properties=send.header,
+        certificate_name=send.certificate_name,
+        qos=send.qos,
+        retain=send.retain,
     )
 
 

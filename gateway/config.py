@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from gateway.authenticators.settings import AuthenticatorConfig
 from gateway.ruleconfig import (
     CLUSTERS_KEY,
     LISTENERS_KEY,
@@ -35,7 +36,7 @@ from protocols.daemon.config import (
 )
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
-from protocols.daemon.units import Address, Addresses, Count, Rate, Texts
+from protocols.daemon.units import Address, Addresses, Count, Rate, Texts, as_list
 from protocols.errors import ConfigError
 from protocols.tls import TlsSettings
 
@@ -226,13 +227,16 @@ class GatewayConfig(ConfigModel):
     users: tuple[UserConfig, ...] = ()
     """Who may log in; the first one turns anonymous access off everywhere."""
 
-    authenticators: Annotated[
-        tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-    ] = ()
-    """Plug-ins (entry-point group ``gateway.authenticators``), asked in order after the users."""
+    authenticators: Annotated[tuple[AuthenticatorConfig, ...], BeforeValidator(as_list)] = ()
+    """Asked in order after the users: ``{type: passwords | jwt | http, …}``, or a plug-in by its
+    name or as ``{type: <name>, settings: {…}}``. The first that knows the client decides."""
 
     acl: tuple[AclConfig, ...] | None = None
     """Absent: every authenticated identity may do everything."""
+
+    acl_file: Path | None = None
+    """An ACL file of Mosquitto, as it is; judges what no rule of ``acl`` matches. With it, what
+    is delivered to MQTT clients is judged topic by topic."""
 
     throttle: tuple[ThrottleConfig, ...] = ()
     """Token buckets; all that match apply."""

@@ -216,7 +216,14 @@ class Decider:
     def _check(self, call: Call, head: Head, topic: str) -> None:
         if call.protocol == INTERNAL:
             return  # what the gateway sends for itself: dead letters
-        if not self.policy.acl.is_allowed(call, "publish", subject=head.subject, topic=topic):
+        if not self.policy.acl.is_allowed(
+            call,
+            "publish",
+            subject=head.subject,
+            topic=topic,
+            qos=head.qos,
+            retain=head.retain,
+        ):
             raise Refused(Code.FORBIDDEN, head.subject, "the ACL does not allow this publish")
         is_retry = topic.startswith("%") and call.protocol == "remoting"
         if head.topic and is_system_topic(topic) and not is_retry:

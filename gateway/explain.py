@@ -4,6 +4,7 @@ Why a message goes where it goes: every step of the decision, in words and as da
 
 from typing import NamedTuple
 
+from gateway.acl import END, OPEN
 from gateway.checks import NO_ACL_RULE
 from gateway.config import Loaded
 from gateway.policy import Policy
@@ -60,15 +61,17 @@ def _who(facts: Facts) -> Step:
 
 def _acl(loaded: Loaded, policy: Policy, facts: Facts) -> tuple[bool, Step]:
     judgement = policy.acl.judge(facts)
-    if judgement.rule == -2:
+    if judgement.rule == OPEN:
         return True, Step("acl", "allowed: there is no acl")
     last = judgement.rule if judgement.rule >= 0 else len(policy.acl)
     skipped = tuple(
         f"acl[{index}] does not match: {policy.acl.mismatch(index, facts)}" for index in range(last)
     )
-    if judgement.rule == -1:
+    if judgement.rule == END:
         return False, Step("acl", f"denied: {NO_ACL_RULE}", skipped=skipped)
     word = "allowed" if judgement.is_allowed else "denied"
+    if judgement.rule < 0:
+        return judgement.is_allowed, Step("acl", f"{word} by {judgement.source()}", skipped=skipped)
     path: KeyPath = ("acl", judgement.rule)
     position = str(loaded.document.position(path))
     return judgement.is_allowed, Step("acl", f"{word} by acl[{judgement.rule}]", position, skipped)

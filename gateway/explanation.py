@@ -56,4 +56,7 @@ def facts_of_request(loaded: Loaded, request: Mapping[str, Any]) -> Facts:
         topic=topic if protocol in ("grpc", "remoting") else "",
         group=text("group"),
         properties={key: value for key, _, value in pairs},
+        certificate_name=text("certificate_name"),
+        qos=int(request.get("qos", -1)),
+        retain=bool(request.get("retain", False)),
     )

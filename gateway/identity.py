@@ -17,8 +17,15 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
+from gateway import mosquitto
+from gateway.authenticators.settings import (
+    HttpAuthConfig,
+    JwtConfig,
+    PasswordFileConfig,
+    PluginConfig,
+)
 from gateway.checks import has_users
 from gateway.config import GatewayConfig
 from gateway.ruleconfig import UserConfig
@@ -42,6 +49,13 @@ GUEST: Final = ("guest", b"guest")
 ANONYMOUS: Final = Identity(name="anonymous", is_anonymous=True)
 
 
+@runtime_checkable
+class _Closing(Protocol):
+    """A plug-in that holds something open."""
+
+    async def close(self) -> None: ...
+
+
 class Identities:
     """``Authenticator`` of the services, made anew by each reload."""
 
@@ -49,7 +63,7 @@ class Identities:
         self, config: GatewayConfig, plugins: Sequence[Authenticator] | None = None
     ) -> None:
         self._is_open = not has_users(config)
-        self._users = {user.name: user for user in config.users}
+        self._users = {**_users_of_files(config), **{user.name: user for user in config.users}}
         self._plugins = load_plugins(config) if plugins is None else tuple(plugins)
         self._cache: dict[bytes, float] = {}
         self._cache_key = os.urandom(32)
@@ -58,16 +72,21 @@ class Identities:
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         """The identity, or None: refuse the connection."""
-        found = await self._from_users(credentials)
-        if found is not None:
+        is_known = credentials.user in self._users
+        if is_known and (found := await self._from_users(credentials)) is not None:
             return found
         for plugin in self._plugins:
             found = await plugin.authenticate(credentials)
             if found is not None:
                 return found
+        if not is_known and (found := await self._from_users(credentials)) is not None:
+            return found  # a certificate; or nobody, found out as slowly as a wrong password
         return self._anonymous(credentials) if self._is_open else None
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        for plugin in self._plugins:
+            if isinstance(plugin, _Closing):
+                await plugin.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -154,6 +173,8 @@ def hash_password(password: str) -> str:
 
 def verify_password(password_hash: str, password: bytes) -> bool:
     """Slow on purpose; call it off the event loop."""
+    if not password_hash.startswith("$argon2"):
+        return mosquitto.verify_password(password_hash, password)
     import argon2
 
     try:
@@ -173,9 +194,42 @@ def _dummy_hash(users: dict[str, UserConfig]) -> str:
 def load_plugins(config: GatewayConfig) -> tuple[Authenticator, ...]:
     """The authenticators that the file names. Raises ConfigError for one not installed."""
     plugins: list[Authenticator] = []
-    for name in config.authenticators:
-        points = [*entry_points(group=ENTRY_POINT_GROUP, name=name)]
-        if not points:
-            raise ConfigError([f"authenticators: no plug-in '{name}' is installed"])
-        plugins.append(points[0].load()())
+    for entry in config.authenticators:
+        if isinstance(entry, JwtConfig):
+            from gateway.authenticators.jwt import JwtAuthenticator
+
+            plugins.append(JwtAuthenticator(entry))
+        elif isinstance(entry, HttpAuthConfig):
+            from gateway.authenticators.http import HttpAuthenticator
+
+            plugins.append(HttpAuthenticator(entry))
+        elif not isinstance(entry, PasswordFileConfig):
+            plugins.append(_plugin(entry))
     return tuple(plugins)
+
+
+def _plugin(entry: str | PluginConfig) -> Authenticator:
+    name = entry if isinstance(entry, str) else entry.type
+    points = [*entry_points(group=ENTRY_POINT_GROUP, name=name)]
+    if not points:
+        raise ConfigError([f"authenticators: no plug-in '{name}' is installed"])
+    kind = points[0].load()
+    settings = {} if isinstance(entry, str) else entry.settings
+    made: Authenticator
+    if hasattr(kind, "from_config"):
+        made = kind.from_config(settings)
+    elif settings:
+        raise ConfigError([f"authenticators: plug-in '{name}' takes no settings"])
+    else:
+        made = kind()
+    return made
+
+
+def _users_of_files(config: GatewayConfig) -> dict[str, UserConfig]:
+    """Users of password files. Raises ConfigError."""
+    return {
+        name: UserConfig(name=name, password_hash=password_hash, roles=entry.roles)
+        for entry in config.authenticators
+        if isinstance(entry, PasswordFileConfig)
+        for name, password_hash in mosquitto.read_password_file(entry.file).items()
+    }

@@ -8,6 +8,7 @@ from typing import Self
 
 from gateway.acl import Acl
 from gateway.config import GatewayConfig
+from gateway.mosquitto import read_acl_file
 from gateway.routing import RouteTable
 from gateway.throttle import Throttle
 
@@ -25,11 +26,19 @@ class Policy:
 
     @classmethod
     def from_config(cls, config: GatewayConfig, previous: "Policy | None" = None) -> Self:
-        """Build all of it; throttle entries that did not change keep their buckets."""
+        """
+        Build all of it; throttle entries that did not change keep their buckets.
+
+        Raises ConfigError: the ACL file.
+        """
         version = next(_versions)
         return cls(
             version=version,
-            acl=Acl(config.acl, version=version),
+            acl=Acl(
+                config.acl,
+                version=version,
+                file=read_acl_file(config.acl_file) if config.acl_file is not None else None,
+            ),
             throttle=Throttle(
                 config.throttle,
                 version=version,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from gateway.rules import When
+from gateway.rules import When, named_placeholders
 from protocols import subjects
 from protocols.daemon.config import ConfigModel, nearest
 from protocols.daemon.units import Count, DurationMs, Rate, Texts, as_list
@@ -23,7 +23,9 @@ ROUTES_KEY: Final = "routes"
 
 ROUTE_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 _PLACEHOLDER = re.compile(r"\{([^}]*)\}")
-_KNOWN_PLACEHOLDERS: Final = frozenset({"identity", "client_id", "tenant", "subject", "topic"})
+_KNOWN_PLACEHOLDERS: Final = frozenset(
+    {"identity", "client_id", "tenant", "certificate_name", "subject", "topic"}
+)
 _OVER = re.compile(r"(?:delay\s+(\d+)\s*(ms|s)\s+then\s+)?reject")
 
 
@@ -40,6 +42,7 @@ def _known(what: str, key: str) -> Any:
 
 
 def _topic_pattern(value: str) -> str:
+    value = named_placeholders(value)
     if not value or ("*" not in value and not subjects.is_valid_filter(value)):
         raise ValueError(f"'{value}' is no topic pattern: + and # stand for whole levels, # last")
     _template(value, levels=False)
@@ -76,7 +79,7 @@ ProtocolName = Annotated[str, _known("protocol", PROTOCOLS_KEY)]
 RouteName = Annotated[str, _known("route", ROUTES_KEY)]
 TopicPattern = Annotated[str, AfterValidator(_topic_pattern)]
 Template = Annotated[str, AfterValidator(_template)]
-Operation = Literal["publish", "consume", "admin", "all"]
+Operation = Literal["publish", "consume", "subscribe", "receive", "admin", "all"]
 
 
 class WhenConfig(ConfigModel):
@@ -101,16 +104,25 @@ class WhenConfig(ConfigModel):
 
     topic: Annotated[tuple[TopicPattern, ...], BeforeValidator(as_list)] = ()
     """MQTT pattern (``+``, ``#``) against the address, or a ``*`` glob against topic or address;
-    ``{identity}``, ``{client_id}`` and ``{tenant}`` stand for the caller's."""
+    ``{identity}``, ``{client_id}``, ``{tenant}`` and ``{certificate_name}`` stand for the
+    caller's, and so do ``%u``, ``%c``, ``${username}``, ``${clientid}``,
+    ``${cert_common_name}``."""
 
     group: Texts = ()
     """Consumer groups; ``*`` globs."""
 
     operation: Annotated[tuple[Operation, ...], BeforeValidator(as_list)] = ()
-    """``publish``, ``consume``, ``admin``."""
+    """``publish``, ``consume``, ``admin``; MQTT's ``subscribe`` and ``receive`` are both
+    ``consume``."""
 
     header: dict[str, str] = {}
     """Stored property → value or ``*`` glob."""
+
+    qos: Annotated[tuple[Annotated[int, Field(ge=0, le=2)], ...], BeforeValidator(as_list)] = ()
+    """QoS of the publish, or the one a subscription asks for (MQTT)."""
+
+    retain: bool | None = None
+    """Retain flag of the publish (MQTT)."""
 
     def conditions(self) -> When:
         """The pure form that is matched."""
@@ -124,6 +136,8 @@ class WhenConfig(ConfigModel):
             group=self.group,
             operation=self.operation,
             header=self.header,
+            qos=self.qos,
+            retain=self.retain,
         )
 
 
@@ -210,8 +224,11 @@ class RuleSendConfig(ConfigModel):
     """Address, or topic."""
 
     group: str = ""
-    operation: Literal["publish", "consume", "admin"] = "publish"
+    operation: Literal["publish", "consume", "subscribe", "receive", "admin"] = "publish"
     header: dict[str, str] = {}
+    certificate_name: str = ""
+    qos: int = -1
+    retain: bool = False
 
 
 class RuleExpectConfig(ConfigModel):
@@ -238,8 +255,9 @@ class UserConfig(ConfigModel):
     """One entry of ``users:``."""
 
     name: str = Field(min_length=1, max_length=128)
-    password_hash: str = Field(default="", pattern=r"^($|\$argon2)")
-    """From ``tidegate user add`` (argon2); empty: no password, certificate only."""
+    password_hash: str = Field(default="", pattern=r"^($|\$argon2|\$[67]\$)")
+    """From ``tidegate user add`` (argon2) or ``mosquitto_passwd``; empty: no password,
+    certificate only."""
 
     secret: str = ""
     """Shared secret of signing clients (gRPC and remoting: HMAC-SHA1 with access key = name)."""
@@ -252,7 +270,9 @@ class AclConfig(WhenConfig):
     """One entry of ``acl:``; the first that matches decides, the end is deny."""
 
     allow: Annotated[tuple[Operation, ...], BeforeValidator(as_list)] = ()
-    """Operations it allows: ``publish``, ``consume``, ``admin``, ``all``."""
+    """Operations it allows: ``publish``, ``consume``, ``admin``, ``all``. Of MQTT ``subscribe``
+    (asking for a filter) and ``receive`` (each topic, as it is delivered) can be told apart:
+    once some rule says ``receive``, deliveries are judged too."""
 
     deny: Annotated[tuple[Operation, ...], BeforeValidator(as_list)] = ()
     """Operations it denies."""

@@ -30,12 +30,17 @@ class Facts(NamedTuple):
     client_id: str = ""
     client_ip: str = ""
     operation: str = ""
-    """``publish``, ``consume`` or ``admin``."""
+    """``publish``, ``consume``, ``admin``; of MQTT also ``subscribe`` and ``receive``."""
 
     subject: str = ""
     topic: str = ""
     group: str = ""
     properties: Mapping[str, str] = NO_PROPERTIES
+    certificate_name: str = ""
+    qos: int = -1
+    """Of a publish or a filter; -1: the request has none."""
+
+    retain: bool = False
 
 
 def facts_of(
@@ -46,6 +51,8 @@ def facts_of(
     topic: str = "",
     group: str = "",
     properties: Mapping[str, str] = NO_PROPERTIES,
+    qos: int = -1,
+    retain: bool = False,
 ) -> Facts:
     """The facts of one request of *call*."""
     return Facts(
@@ -60,6 +67,9 @@ def facts_of(
         topic=topic,
         group=group,
         properties=properties,
+        certificate_name=call.certificate_name,
+        qos=qos,
+        retain=retain,
     )
 
 
@@ -83,6 +93,9 @@ class When:
     operation: tuple[str, ...] = ()
     header: Mapping[str, str] = field(default_factory=dict)
     """Property name → exact value or glob; any of them missing: no match."""
+
+    qos: tuple[int, ...] = ()
+    retain: bool | None = None
 
     def mismatch(self, facts: Facts, *, ignores_absent: bool = True) -> str:
         """
@@ -145,6 +158,16 @@ def _header(when: When, facts: Facts, _: bool) -> bool:
     return all(name in values and glob(item, values[name]) for name, item in when.header.items())
 
 
+def _qos(when: When, facts: Facts, ignores_absent: bool) -> bool:
+    if not when.qos:
+        return True
+    return facts.qos in when.qos if facts.qos >= 0 else ignores_absent
+
+
+def _retain(when: When, facts: Facts, _: bool) -> bool:
+    return when.retain is None or when.retain is facts.retain
+
+
 _TESTS: Final[tuple[tuple[str, Test], ...]] = (
     ("operation", _operation),
     ("protocol", _protocol),
@@ -155,6 +178,8 @@ _TESTS: Final[tuple[tuple[str, Test], ...]] = (
     ("group", _group),
     ("topic", _topic),
     ("header", _header),
+    ("qos", _qos),
+    ("retain", _retain),
 )
 
 
@@ -204,14 +229,33 @@ def is_topic(pattern: str, facts: Facts, *, is_deny: bool = False) -> bool:
         return True
     if "*" in filled:
         return glob(filled, facts.subject)
-    if facts.operation == "consume" and subjects.has_wildcard(facts.subject):
+    if facts.operation in ("consume", "subscribe") and subjects.has_wildcard(facts.subject):
         return (overlaps if is_deny else covers)(filled, facts.subject)
     return bool(facts.subject) and subjects.matches(filled, facts.subject)
 
 
+def named_placeholders(pattern: str) -> str:
+    """*pattern* with the placeholders of Mosquitto and EMQX in our words."""
+    for theirs, ours in _PLACEHOLDERS.items():
+        pattern = pattern.replace(theirs, ours)
+    if "%" in pattern:
+        levels = [_LEVELS.get(level, level) for level in pattern.split("/")]
+        pattern = "/".join(levels)
+    return pattern
+
+
+_PLACEHOLDERS: Final = {
+    "${clientid}": "{client_id}",
+    "${username}": "{identity}",
+    "${cert_common_name}": "{certificate_name}",
+}
+_LEVELS: Final = {"%c": "{client_id}", "%u": "{identity}"}
+"""Whole levels only: ``acme%updates`` is a topic of the tenant ``acme``."""
+
+
 def fill_in(pattern: str, facts: Facts) -> str:
     """
-    *pattern* with ``{identity}``, ``{client_id}``, ``{tenant}`` filled in.
+    *pattern* with ``{identity}``, ``{client_id}``, ``{tenant}``, ``{certificate_name}`` filled in.
 
     Empty (matches nothing) when a value contains what a pattern would take for a wildcard or a
     level separator: a client must not widen a rule by its name.
@@ -222,6 +266,7 @@ def fill_in(pattern: str, facts: Facts) -> str:
         "{identity}": facts.identity.name,
         "{client_id}": facts.client_id,
         "{tenant}": facts.tenant,
+        "{certificate_name}": facts.certificate_name,
     }
     for name, value in values.items():
         if name in pattern:

@@ -45,11 +45,22 @@ class Rules:
         self.policy = policy
         self.identities = identities
 
+    @property
+    def checks_receive(self) -> bool:
+        return self.policy.acl.checks_receive
+
     def is_allowed(
-        self, call: Call, operation: str, *, subject: str = "", topic: str = "", group: str = ""
+        self,
+        call: Call,
+        operation: str,
+        *,
+        subject: str = "",
+        topic: str = "",
+        group: str = "",
+        qos: int = -1,
     ) -> bool:
         return self.policy.acl.is_allowed(
-            call, operation, subject=subject, topic=topic, group=group
+            call, operation, subject=subject, topic=topic, group=group, qos=qos
         )
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:

@@ -29,6 +29,15 @@ No listener can have this protocol."""
 # ── who asks ────────────────────────────────────────────────────────────────────────────
 
 
+class Right(NamedTuple):
+    """One rule that an identity brings along."""
+
+    is_allow: bool
+    operations: tuple[str, ...]
+    topic: str
+    """MQTT pattern, placeholders allowed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """An authenticated principal."""
@@ -38,6 +47,11 @@ class Identity:
 
     roles: tuple[str, ...] = ()
     is_anonymous: bool = False
+    expires_at_ms: int = 0
+    """Wall time at which the credentials end, and the connection with them; 0: never."""
+
+    rights: "tuple[Right, ...] | None" = None
+    """Rules that the credentials carry (a token's), judged before the ACL; None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

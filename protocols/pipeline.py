@@ -314,10 +314,22 @@ class Authenticator(Protocol):
 class Permission(Protocol):
     """The ACL, for what does not pass the four verbs (subscribe, bind, declare)."""
 
+    @property
+    def checks_receive(self) -> bool:
+        """Some rule tells ``receive`` from ``subscribe``: ask for each topic that is delivered."""
+        ...
+
     def is_allowed(
-        self, call: Call, operation: str, *, subject: str = "", topic: str = "", group: str = ""
+        self,
+        call: Call,
+        operation: str,
+        *,
+        subject: str = "",
+        topic: str = "",
+        group: str = "",
+        qos: int = -1,
     ) -> bool:
-        """*operation*: ``publish`` or ``consume`` (or ``admin``)."""
+        """*operation*: ``publish`` or ``consume`` (MQTT: ``subscribe``, ``receive``), ``admin``."""
         ...
 
 

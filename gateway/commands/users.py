@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from gateway.acl import SAID_BY
+
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -44,11 +46,15 @@ def acl() -> None:
 @click.option("-c", "--config", "file", type=FILE, required=True, help="Configuration file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.argument("identity")
-@click.argument("operation", type=click.Choice(["publish", "consume", "admin"]))
+@click.argument("operation", type=click.Choice([*SAID_BY]))
 @click.argument("topic")
 @click.option("--protocol", default="mqtt", show_default=True)
 @click.option("--group", default="")
 @click.option("--tenant", default="")
+@click.option("--client-id", default="", help="Default: the identity.")
+@click.option("--certificate-name", default="", help="Common name of the client's certificate.")
+@click.option("--qos", type=click.IntRange(0, 2), default=None)
+@click.option("--retain", is_flag=True)
 def acl_test(
     file: Path,
     as_json: bool,
@@ -58,6 +64,10 @@ def acl_test(
     protocol: str,
     group: str,
     tenant: str,
+    client_id: str,
+    certificate_name: str,
+    qos: int | None,
+    retain: bool,
 ) -> None:
     """Say whether IDENTITY may OPERATION on TOPIC; exit 1 if not."""
     from gateway import config as configuration
@@ -72,11 +82,13 @@ def acl_test(
         "protocol": protocol,
         "group": group,
         "tenant": tenant,
+        "client_id": client_id,
+        "certificate_name": certificate_name,
+        "qos": -1 if qos is None else qos,
+        "retain": retain,
     }
     judgement = Policy.from_config(loaded.config).acl.judge(facts_of_request(loaded, request))
-    rule = {-1: "the end of the list", -2: "there is no acl"}.get(
-        judgement.rule, f"acl[{judgement.rule}]"
-    )
+    rule = judgement.source()
     if as_json:
         click.echo(json.dumps({"is_allowed": judgement.is_allowed, "rule": rule}))
     else:

@@ -33,6 +33,7 @@ BLOCKS: Final = (
     "users",
     "authenticators",
     "acl",
+    "acl_file",
     "throttle",
     "limits",
     "mqtt",

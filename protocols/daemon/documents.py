@@ -27,6 +27,10 @@ INCLUDE_DEPTH_MAX: Final = 8
 
 _LOADER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_KEPT = frozenset(("clientid", "username", "cert_common_name"))
+"""``${clientid}`` and its like stand for a client's own names in rules, as in EMQX's; they are
+filled in when a request is judged, never from the environment."""
+
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)$|0x[0-9a-fA-F]+$")
 _FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]+)?)$"  # no leading zeros: text
@@ -283,6 +287,8 @@ class _Reader:
         escaped, variable, default = found.groups()
         if escaped:
             return found.group(0)[1:]
+        if variable in _KEPT and default is None:
+            return found.group(0)
         value = self._environ.get(variable)
         if value is None and default is None:
             hint = f"write ${{{variable}:-default}} if it may be"

@@ -60,6 +60,9 @@ LINGER_S: Final = 1.0
 LEAVE_AGAIN_S: Final = 2.0
 """Between attempts to write down that a connection is gone, while the directory is away."""
 
+CREDENTIALS_S_MAX: Final = 3600.0
+"""How long a look at the end of a client's credentials is put off: the wall clock may be set."""
+
 PUBREC, PUBCOMP = 0x50, 0x70
 
 # What a publisher is told of a refusal [MQTT 5, table 3-4]; 3.x can be told nothing: it is
@@ -115,6 +118,7 @@ class Client:
         self._subscriber: Subscriber | None = None
         self._waiting: deque[Ordered] = deque()
         self._inbound: dict[int, bool] = {}  # QoS 2: packet id → stored
+        self._expiring: asyncio.TimerHandle | None = None
         self._is_busy = False
         self._is_opening = False
         self._is_congested = False
@@ -284,9 +288,22 @@ class Client:
         self.connection.accept(
             opened.connack, opened.heads, keep_alive_s=opened.keep_alive_s, now=now
         )
+        self._end_with(opened.call.identity.expires_at_ms)
         opened.start_feed()
         self._handle(self.driver, self.connection.continue_reading(now=now))
         self.driver.flush()
+
+    def _end_with(self, expires_at_ms: int) -> None:
+        """Close when the credentials end; 0: they do not."""
+        if not expires_at_ms or self._is_gone:
+            return
+        left_s = (expires_at_ms - clock.wall_ms()) / 1000
+        if left_s <= 0:
+            self.end(Reason.NOT_AUTHORIZED, "its credentials have expired")
+            return
+        loop = asyncio.get_running_loop()
+        delay_s = min(left_s, CREDENTIALS_S_MAX)
+        self._expiring = loop.call_later(delay_s, self._end_with, expires_at_ms)
 
     # ── publishing ──────────────────────────────────────────────────────────────────────
 
@@ -319,6 +336,8 @@ class Client:
 
     def _run_stored(self, packet_ids: list[bytes], results: SendResults) -> None:
         if not packet_ids:
+            if self.front.settings.denied == "disconnect" and not results.is_all_stored:
+                self._end_if_denied([results[index].code for index in range(len(results))])
             return
         was_full = self.connection.unanswered_count > self.front.settings.receive_max
         if results.is_all_stored:
@@ -338,13 +357,19 @@ class Client:
             self.connection.queue(encode_ack(first, packet_id, 0, version))
             return
         self.front.refused.inc()
-        if version == V5:
+        if self.front.settings.denied == "disconnect" and code == Code.FORBIDDEN:
+            self._end_if_denied([code])
+        elif version == V5:
             reason = REFUSALS.get(code, Reason.UNSPECIFIED_ERROR)
             self.connection.queue(encode_ack(first, packet_id, reason, version))
         elif code in FINAL_REFUSALS:
             self.connection.queue(encode_ack(first, packet_id, 0, version))
         else:
             self.end(Reason.SERVER_UNAVAILABLE, f"a publish was refused: {code.name}")
+
+    def _end_if_denied(self, codes: Sequence[Code]) -> None:
+        if Code.FORBIDDEN in codes:
+            self.end(Reason.NOT_AUTHORIZED, "a publish was denied")
 
     def _publish(self, packet: Publish) -> None:
         """One with properties, or of QoS 2."""
@@ -392,6 +417,8 @@ class Client:
 
     def _lost(self, driver: Driver[Event]) -> None:
         self._is_gone = True
+        if self._expiring is not None:
+            self._expiring.cancel()
         self.front.clients.discard(self)
         if self.opened is not None:
             self._leave()

@@ -22,6 +22,7 @@ from protocols.mqtt.packets import (
     Reason,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
+from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import WillRecord
 from protocols.mqtt.sessions import (
     Opening,
@@ -76,6 +77,9 @@ async def open_session(
         peer=driver.peer,
         certificate_name=certificate.common_name,
     )
+    if not _may_have_will(front, connect, call):
+        connection.refuse(Reason.NOT_AUTHORIZED)
+        return None
     code = front.services.admit(call)
     if code != Code.OK:
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
@@ -117,9 +121,23 @@ async def _authenticate(
             certificate_name=certificate_name,
             client_id=client_id,
             peer=driver.peer,
-            has_credentials=connect.user is not None or bool(certificate_name),
+            has_credentials=_has_credentials(connect, certificate_name),
         )
     )
+
+
+def _may_have_will(front: Front, connect: Connect, call: Call) -> bool:
+    """Asked here for a token's rights alone: once the client is gone nobody knows them."""
+    will = connect.will
+    if will is None or call.identity.rights is None:
+        return True
+    permission = front.services.permission
+    return permission.is_allowed(call, "publish", subject=will.topic, qos=will.qos)
+
+
+def _has_credentials(connect: Connect, certificate_name: str) -> bool:
+    """A user name alone says nothing beside a certificate."""
+    return connect.password is not None or (connect.user is not None and not certificate_name)
 
 
 def client_certificate(driver: Driver[Event]) -> ClientCertificate:
@@ -170,6 +188,7 @@ async def _agree(
         is_peer_slow=lambda: driver.is_peer_slow,
         sent=front.sent,
         dropped=front.dropped,
+        may_receive=Receiving(front.services.permission, call),
     )
     opened = Opened(front, call, owned, outbox, connack=connack, keep_alive_s=keep_alive_s)
     try:

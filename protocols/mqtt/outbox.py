@@ -17,6 +17,7 @@ from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_ack, publish_again
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.packets import V5, Pubcomp, Pubrec, Reason
+from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.rendering import Rendering, Renderings
 from protocols.mqtt.session import Flight, Outgoing, Plan, Source, Stage, Subscriptions, Window
 from protocols.pipeline import DeliveryStream, Meter
@@ -143,6 +144,7 @@ class Outbox:
         is_peer_slow: Callable[[], bool],
         sent: Meter,
         dropped: Meter,
+        may_receive: Receiving,
     ) -> None:
         self.window = Window(inflight_max)
         self.is_peer_slow = is_peer_slow
@@ -155,6 +157,7 @@ class Outbox:
         self._flush_soon = flush_soon
         self._call_soon = call_soon
         self._sent, self._dropped = sent, dropped
+        self._may_receive = may_receive
         self._tasks = Tasks(f"mqtt-outbox {client_id}")
         self._resending: deque[tuple[int, bytes]] = deque()
         self._held_tags: frozenset[int] = frozenset()
@@ -164,6 +167,8 @@ class Outbox:
 
     def deliver(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         """Send what fits the window; the rest waits in order."""
+        if self._may_receive.is_judged:
+            deliveries = self._receivable(feed, deliveries)
         out: list[bytes] = []
         now_ms = clock.wall_ms()
         subscriptions, held, find = feed.subscriptions, self._held_tags, self._renderings.find
@@ -194,6 +199,18 @@ class Outbox:
                 sent_count += self._add(rendering, plan, feed, delivery.handle, out, now_ms)
         self._pump(out, now_ms, sent_count)
 
+    def _receivable(self, feed: Feed, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Without those that the client may not receive; they are done, and counted."""
+        found: list[Delivery] = []
+        for delivery in deliveries:
+            topic = self._renderings.find(delivery.message).tail.topic
+            if topic and not self._may_receive.allows(topic, delivery.qos):
+                self._dropped.inc()
+                feed.done(delivery.handle)
+            else:
+                found.append(delivery)
+        return found
+
     def send_retained(self, messages: Sequence[StoredMessage], plan: Plan) -> set[str]:
         """Retained values of a new subscription; the ids of those that went."""
         out: list[bytes] = []
@@ -202,6 +219,10 @@ class Outbox:
             rendering = self._renderings.find(message)
             qos = min(plan.qos, rendering.tail.qos)
             if not rendering.tail.topic or rendering.is_expired(now_ms):
+                continue
+            if self._may_receive.is_judged and not self._may_receive.allows(
+                rendering.tail.topic, qos
+            ):
                 continue
             ids.add(message.message_id)
             one = Plan(qos, True, plan.identifiers)

@@ -63,6 +63,10 @@ class MqttSettings(DoorSettings):
     queue_max: int = Field(default=1000, ge=8, le=65_535)
     """Deliveries that a session may hold here; the others wait at the store."""
 
+    denied: Literal["ignore", "disconnect"] = "ignore"
+    """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the
+    connection."""
+
     subscribe_denied: Literal[0x80, 0x87] = 0x87
     """SUBACK code of a filter that the ACL denies (3.x: always 0x80)."""
 

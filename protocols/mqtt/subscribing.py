@@ -96,7 +96,7 @@ class Subscriber:
             parts = parse_filter(item.topic_filter)
             assert parts is not None  # the codec has seen to it
             if not self._front.services.permission.is_allowed(
-                opened.call, "consume", subject=parts.subject_filter
+                opened.call, "subscribe", subject=parts.subject_filter, qos=item.qos
             ):
                 reasons.append(denied)
                 continue

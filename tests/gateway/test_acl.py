@@ -109,3 +109,67 @@ def test_filters_against_patterns(
     """Covering is for allowing, meeting for denying."""
     assert covers(pattern, subject_filter) is is_covered
     assert overlaps(pattern, subject_filter) is is_met
+
+
+def test_subscribing_and_receiving_are_told_apart() -> None:
+    """``consume`` is both; once a rule says ``receive`` deliveries are judged."""
+    acl = Acl(
+        [
+            AclConfig.model_validate(rule)
+            for rule in (
+                {"deny": ["receive"], "topic": "t/secret"},
+                {"allow": ["subscribe"], "topic": "#"},
+                {"allow": ["receive"], "topic": "t/#"},
+            )
+        ]
+    )
+    assert acl.checks_receive
+    assert acl.is_allowed(call(), "subscribe", subject="#")
+    assert not acl.is_allowed(call(), "publish", subject="t/a")
+    assert not acl.is_allowed(call(), "consume", subject="t/a")
+    received = [
+        acl.is_allowed(call(), "receive", subject=topic) for topic in ("t/a", "t/secret", "u")
+    ]
+    assert received == [True, False, False]
+
+
+def test_conditions_on_qos_and_retain() -> None:
+    """Of a publish, and of the QoS that a filter asks for."""
+    acl = Acl(
+        [
+            AclConfig.model_validate(rule)
+            for rule in (
+                {"deny": ["publish"], "retain": True, "topic": "t/#"},
+                {"allow": ["publish", "consume"], "qos": [0, 1], "topic": "t/#"},
+            )
+        ]
+    )
+    assert acl.is_allowed(call(), "publish", subject="t/a", qos=1)
+    assert not acl.is_allowed(call(), "publish", subject="t/a", qos=2)
+    assert not acl.is_allowed(call(), "publish", subject="t/a", qos=1, retain=True)
+    assert not acl.is_allowed(call(), "subscribe", subject="t/a", qos=2)
+    assert acl.is_allowed(call(), "subscribe", subject="t/a", qos=0)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["d/{identity}/#", "d/%u/#", "d/${username}/#", "d/{certificate_name}/#",
+                "d/${cert_common_name}/#", "d/%c/#", "d/${clientid}/#"]
+)  # fmt: skip
+def test_placeholders_of_other_brokers(pattern: str) -> None:
+    """Mosquitto's and EMQX's words for the same things."""
+    acl = Acl([AclConfig.model_validate({"allow": ["publish"], "topic": pattern})])
+    who = Call(
+        protocol="mqtt",
+        listener="mqtt",
+        identity=Identity(name="x7"),
+        client_id="x7",
+        certificate_name="x7",
+    )
+    assert acl.is_allowed(who, "publish", subject="d/x7/t")
+    assert not acl.is_allowed(who, "publish", subject="d/x8/t")
+
+
+def test_a_percent_sign_inside_a_level_is_itself() -> None:
+    """``acme%updates`` is a topic of the tenant ``acme``."""
+    acl = Acl([AclConfig.model_validate({"allow": ["publish"], "topic": "acme%updates"})])
+    assert acl.is_allowed(call(), "publish", topic="acme%updates")

@@ -160,7 +160,7 @@ async def test_a_laptop_lets_everyone_in() -> None:
     assert (await identities.authenticate(shown())).is_anonymous
     assert (await identities.authenticate(shown("guest", b"guest", "amqp"))).name == "guest"
     assert await identities.authenticate(shown("guest", b"wrong", "amqp")) is None
-    identities.close()
+    await identities.close()
 
 
 async def test_the_first_user_turns_anonymous_access_off() -> None:
@@ -174,7 +174,7 @@ async def test_the_first_user_turns_anonymous_access_off() -> None:
     for wrong in (shown("ada", b"Secret"), shown("bob", b"secret"), shown()):
         assert await identities.authenticate(wrong) is None
     assert await identities.authenticate(shown("guest", b"guest", "amqp")) is None
-    identities.close()
+    await identities.close()
 
 
 async def test_signatures_are_checked_under_the_users_secret() -> None:
@@ -196,7 +196,7 @@ async def test_signatures_are_checked_under_the_users_secret() -> None:
             shown("key", form, "grpc", signed=b"20260101T000000Z", digest="hmac-sha1")
         )
         assert found == Identity(name="key")
-    identities.close()
+    await identities.close()
 
 
 def test_hashes_are_argon2() -> None:

@@ -840,6 +840,7 @@ class FakeServices:
         self.clients = FakeClients()
         self.authenticator = self
         self.permission = self
+        self.checks_receive = False
         self.broker.live.add((name, epoch))
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
@@ -850,12 +851,20 @@ class FakeServices:
         return Identity(name=credentials.user)
 
     def is_allowed(
-        self, call: Call, operation: str, *, subject: str = "", topic: str = "", group: str = ""
+        self,
+        call: Call,
+        operation: str,
+        *,
+        subject: str = "",
+        topic: str = "",
+        group: str = "",
+        qos: int = -1,
     ) -> bool:
         """``denied`` holds (operation, filter) pairs."""
         address = subject or topic or group
+        names = (operation, "consume") if operation == "subscribe" else (operation,)
         return not any(
-            of == operation and (denied == address or matches(denied, address))
+            of in names and (denied == address or matches(denied, address))
             for of, denied in self.denied
         )
 

@@ -1,0 +1,1 @@
+"""Who a client is, by other means than ``users:``: password files, tokens, a web service."""
