@@ -24,6 +24,7 @@ from gateway.config import ADMIN_PROTOCOL, ClusterConfig, GatewayConfig, Loaded
 from gateway.connectors import apache_link, over_tcp, signer
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
+from gateway.dispatch import Dispatcher
 from gateway.explanation import answer
 from gateway.guide import guide
 from gateway.identity import Identities
@@ -214,6 +215,7 @@ class Gateway:
         self._pipeline: GatewayPipeline | None = None
         self._streams: Streams | None = None
         self._directory: DirectoryClient | None = None
+        self._dispatcher: Dispatcher | None = None
         self._services: GatewayServices | None = None
         self._admin_address = ""
         self._registration: Registration | None = None
@@ -245,6 +247,8 @@ class Gateway:
             await self._registration.close()
         await self.listeners.close()
         await self._tasks.close()
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
         if self._streams is not None:
             await self._streams.close()
         if self._pipeline is not None:
@@ -336,6 +340,8 @@ class Gateway:
             cluster.start()
         self._count_core(self._pipeline)
         await self._directory.start()
+        self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
+        self._dispatcher.start()
         return services
 
     def _lease_ended(self) -> None:

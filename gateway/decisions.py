@@ -208,7 +208,8 @@ class Decider:
         except Refused as error:
             # A refusal may end by time (a topic that appears), so it is asked again soon.
             return Decision(stamp, refusal=error, valid_until_ms=now_ms + 1000)
-        decision.mirrors = route.mirrors
+        if call.protocol != INTERNAL or head.is_in_topic:  # its primary was mirrored, or not
+            decision.mirrors = route.mirrors
         if route.valid_until_ms:
             decision.valid_until_ms = route.valid_until_ms
         return decision

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from typing import NamedTuple, Protocol, overload
+from typing import Final, NamedTuple, Protocol, overload
 
 from protocols.errors import Code
 
@@ -119,6 +119,12 @@ def queue_key(tenant: str, kind: QueueKind, name: str, incarnation: int = 0) -> 
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     first = digest[0] | 0x80 if kind is QueueKind.AMQP else digest[0] & 0x7F
     return bytes((first,)) + digest[1:]
+
+
+DISPATCH_NAME: Final = "$dispatch"
+"""Light queue of each store, and the group that all gateways share on it."""
+
+DISPATCH_KEY: Final = queue_key("", QueueKind.DISPATCH, DISPATCH_NAME)
 
 
 def is_created_explicitly(key: bytes) -> bool:

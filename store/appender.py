@@ -20,8 +20,6 @@ from store.log.format import (
     ENTRY,
     M32,
     PAIR,
-    TARGET,
-    EntryFlag,
     Kind,
     crc32,
     entry_struct,
@@ -323,39 +321,3 @@ def _touched(plans: Sequence[Plan]) -> dict[Queue, None]:
         for light in plan.lights:
             touched[light] = None
     return touched
-
-
-def append_index(
-    core: Core, target: int, lights: Sequence[Queue], row: tuple[int, int, int]
-) -> int:
-    """
-    An index record: the message at *target* enters *lights*; the entry's position.
-
-    *row*: (tag hash, order hash, flags) of the message. State that waits (the ack of the delivery
-    that caused it) goes into the same block.
-    """
-    log, entries = core.log, core.entries
-    state = log.take_state()
-    tag, order, flags = row
-    flags |= EntryFlag.HAS_TARGET
-    payload = TARGET.pack(target)
-    entry_bytes = ENTRY.size + PAIR.size * len(lights) + TARGET.size
-    table_bytes = ENTRY.size * len(state) + entry_bytes
-    body = b"".join([*[payload for _, payload in state], payload])
-    position, nonce = log.open_block(BLOCK.size + table_bytes + len(body))
-    at = position + BLOCK.size + table_bytes
-    table: list[bytes] = []
-    for kind, part in state:
-        table.append(state_entry(kind, len(part), crc32(part, seed(nonce, at)) & M32))
-        at += len(part)
-    crc = crc32(payload, seed(nonce, at)) & M32
-    ordinal = entries.add(at, len(payload), crc, tag, order, flags)
-    entries.targets[ordinal] = target
-    pairs = place_in(lights, ordinal)
-    entry = entry_struct(len(lights)).pack(
-        entry_bytes, Kind.INDEX, 0, flags, len(lights), len(payload), crc, tag, order, 0, 0, *pairs
-    )
-    table.append(entry + TARGET.pack(target))
-    log.close_block(position, b"".join(table), body, len(table), len(table))
-    core.appended(lights)
-    return at

@@ -26,6 +26,7 @@ from protocols.remoting.private import (
     DirectoryWrite,
     GroupOpen,
     GroupOpened,
+    IndexItem,
     Join,
     Joined,
     MarkItem,
@@ -54,6 +55,7 @@ from store.core import Core
 from store.disk import Disk
 from store.groups.deliveries import Deliveries
 from store.groups.selection import Wanted
+from store.late import LateEntries
 from store.lifecycle import Lifecycle
 from store.log.format import Kind
 from store.log.messages import tag_hash
@@ -85,6 +87,7 @@ class Engine:
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
         self._room = Room(self._core)
         self._sender = Sender(self._core, self._parts, self._room)
+        self._late = LateEntries(self._core, self._parts.groups, self._deliveries)
         self._reader = Reader(self._core)
         self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room)
         self.counters: Counters = self._core.counters
@@ -521,12 +524,12 @@ class Engine:
         return self._wait(results) if must_wait else Pending(results, is_done=True)
 
     def index(
-        self, target: int, keys: Sequence[bytes], ack: AckItem | None, now: Now
-    ) -> Pending[int]:
-        """Append an index record: the message at *target* enters the light queues *keys*; *ack*
-        is the delivery that caused it. The entry position. Raises Refused if the grant is stale."""
+        self, epoch: int, items: Sequence[IndexItem], now: Now
+    ) -> Pending[list[tuple[int, int]]]:
+        """Index records: messages enter light queues now, each with the ack of the delivery that
+        caused it; (grant, code) per item, nothing of an item whose grant is stale."""
         self._core.at(now)
-        return self._wait(self._sender.index(target, keys, ack, self._deliveries, self.epoch))
+        return self._wait(self._late.index(epoch, items))
 
     # ── directory and leases ────────────────────────────────────────────────────────────
 

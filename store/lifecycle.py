@@ -6,6 +6,7 @@ import logging
 from os import urandom
 from typing import Final
 
+from protocols.canonical import DISPATCH_NAME
 from protocols.clock import Now
 from store.answers import RecoveryReport, StoreFailed, Woken
 from store.core import Core
@@ -194,9 +195,16 @@ class Lifecycle:
         self._room.snapshot_position = work.oldest_kept
 
     def _first_owed(self) -> int:
-        """Lowest log position that somebody still needs."""
+        """
+        Lowest log position that somebody still needs.
+
+        What waits for a gateway to match it is kept, not owed: a store that lost all its
+        gateways must not fill up with what its own producers send.
+        """
         end = self._core.log.confirmed
-        owed = [group.first_owed(end) for group in self._parts.groups]
+        owed = [
+            group.first_owed(end) for group in self._parts.groups if group.name != DISPATCH_NAME
+        ]
         return min([*owed, self._parts.retained.first_owed(end)])
 
     # ── wakings ─────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
 from protocols.remoting.private import (
-    AckItem,
     ItemFlag,
     SendAnswer,
     SendColumns,
@@ -22,10 +21,10 @@ from protocols.remoting.private import (
     SetFlag,
 )
 from store.answers import STORE_FULL, AppendRecord, AppendResult
-from store.appender import NOWHERE, Draft, Plan, append_index, append_messages
+from store.appender import NOWHERE, Draft, Plan, append_messages
 from store.core import Core
-from store.groups.deliveries import Deliveries
 from store.index.queues import Queue
+from store.late import usable_lights
 from store.log.format import EntryFlag, Kind, entry_extra
 from store.log.messages import is_record, property_of, set_queue_id, tag_hash_of, topic_of
 from store.log.state import pack
@@ -64,7 +63,6 @@ class Sender:
         self._core = core
         self._topics = parts.topics
         self._frames = parts.frames
-        self._groups = parts.groups
         self._once = parts.once
         self._retained = parts.retained
         self._room = room
@@ -274,7 +272,7 @@ class Sender:
             set_queue_id(record, queue_id)
             body += record
             queue = self._core.message_queue(item.topic, queue_id)
-            lights = [self._core.light_queue(key, "", {}) for key in self._known(item.keys)]
+            lights = usable_lights(self._core, item.keys)
             plans.append(Plan(queue, lights))
             stored.append(index)
             results.append(AppendResult(Code.OK, 0, queue_id, -1))
@@ -306,38 +304,6 @@ class Sender:
             return item.queue_id
         self._turn += 1
         return self._turn % config.write_queue_count
-
-    # ── late entries ────────────────────────────────────────────────────────────────────
-
-    def index(
-        self,
-        target: int,
-        keys: Sequence[bytes],
-        ack: AckItem | None,
-        deliveries: Deliveries,
-        epoch: int,
-    ) -> int:
-        """An index record, with the ack of the delivery that caused it in the same block."""
-        entries = self._core.entries
-        ordinal = entries.ordinal_at(target)
-        if ordinal < 0:
-            raise Refused(Code.MESSAGE_NOT_FOUND, str(target), "no message at that position")
-        if ack is not None:
-            group = self._groups.get(ack.group)
-            batch = group.in_flight.get(ack.position) if group is not None else None
-            if batch is None or batch.grant != ack.grant:
-                raise Refused(Code.INVALID_RECEIPT_HANDLE, str(ack.position), "a stale delivery")
-        lights = [self._core.light_queue(key, "", {}) for key in self._known(keys)]
-        if ack is not None:
-            deliveries.ack(epoch, [ack])
-        index = ordinal - entries.base
-        row = (entries.tags[index], entries.orders[index], entries.flags[index])
-        return append_index(self._core, target, tuple(dict.fromkeys(lights)), row)
-
-    def _known(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Keys of queues that are there or may come into being."""
-        find = self._core.queues.find
-        return [key for key in keys if find(key) is not None or not is_created_explicitly(key)]
 
 
 def retained_change(record: bytes | memoryview, position: int, flags: int) -> RetainedChange:

@@ -48,6 +48,8 @@ from protocols.remoting.private import (
     GroupDrop,
     GroupOpened,
     HelloAnswer,
+    Index,
+    IndexItem,
     MarkItem,
     Pop,
     PrivateCode,
@@ -310,6 +312,13 @@ class TidegateLink:
         if answer.code != ResponseCode.SUCCESS:
             return False
         return all(code == Code.OK for _, code in decode_ack_results(answer.body))
+
+    async def index(self, epoch: int, items: Sequence[IndexItem]) -> None:
+        """Late entries; a stale item is another gateway's by now. Raises GatewayError."""
+        body = Index(store_epoch=epoch, items=list(items))
+        answer = await self._request(PrivateCode.INDEX, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal_of(answer, self.broker)
 
     # ── groups and streams ──────────────────────────────────────────────────────────────
 

@@ -41,6 +41,7 @@ class PrivateCode(IntEnum):
     POP = 20020  # Pop → binary DELIVER body (long poll)
     ACK = 20021  # binary ACK items → binary results
     MARK = 20022  # binary MARK items → binary results (waits for the disk; oneway: does not)
+    INDEX = 20023  # Index → binary results
     QUEUE_CREATE = 20030  # QueueCreate → empty
     QUEUE_DROP = 20031  # QueueDrop → QueueCounts
     QUEUE_PURGE = 20032  # QueuePurge → QueueCounts (ready_count = purged)
@@ -321,6 +322,25 @@ class Pop(_Body, frozen=True, kw_only=True):
     queue_id: int = -1
     tags: list[str] = []
     sql: str = ""
+
+
+class IndexItem(NamedTuple):
+    """The message at *target* enters light queues late; with a *group*, the delivery is done."""
+
+    target: int
+    keys: list[bytes]
+    group: int = 0
+    position: int = 0
+    grant: int = 0
+
+
+class Index(_Body, frozen=True, kw_only=True):
+    """Late entries: what became visible without a gateway. Item and ack stand in one block."""
+
+    store_epoch: int
+    """In which the deliveries were granted."""
+
+    items: list[IndexItem]
 
 
 class QueueCreate(_Body, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from protocols.remoting.private import (
     DeliveryItem,
     GroupDrop,
     GroupOpen,
+    Index,
     Pop,
     PrivateCode,
     QueueCreate,
@@ -246,6 +247,27 @@ def mark(
     return None
 
 
+def index(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Late entries, with the acks of the deliveries that caused them."""
+    gateway = live_gateway(context, connection, request)
+    if isinstance(gateway, RemotingCommand):
+        return gateway
+    asked = decode(request, Index)
+    for item in asked.items:
+        for key in item.keys:
+            check_key(key)
+    pending = context.engine.index(asked.store_epoch, asked.items, clock.read())
+    context.when_durable(
+        connection,
+        request,
+        pending,
+        lambda results: request.answer(body=encode_ack_results(results)),
+    )
+    return None
+
+
 # ── light queues ────────────────────────────────────────────────────────────────────────
 
 
@@ -316,6 +338,7 @@ HANDLERS: dict[int, Handler] = {
     PrivateCode.POP: pop,
     PrivateCode.ACK: ack,
     PrivateCode.MARK: mark,
+    PrivateCode.INDEX: index,
     PrivateCode.QUEUE_CREATE: create_queue,
     PrivateCode.QUEUE_DROP: drop_queue,
     PrivateCode.QUEUE_PURGE: purge_queue,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from protocols import clock
-from protocols.canonical import StoredMessage
+from protocols.canonical import DISPATCH_KEY, StoredMessage
 from protocols.clock import Now
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
@@ -37,6 +37,7 @@ from store.handlers.names import check_topic_name
 from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import FORBIDDEN_TO_CLIENTS, READ_WRITE, is_system_topic
 from store.handlers.topics import can, no_such_topic
+from store.late import is_addressed
 
 REGION: Final = "DefaultRegion"
 BATCH_COUNT_MAX: Final = 10_000
@@ -175,6 +176,7 @@ def _records(
     bytes_max = context.config.limits.message_bytes_max
     born_host = connection.host
     queue_id = header.queue_id if topic == header.topic else -1
+    keys = (DISPATCH_KEY,) if is_addressed(topic) else ()
     records: list[AppendRecord] = []
     ids: list[str] = []
     for draft in drafts:
@@ -197,7 +199,7 @@ def _records(
             born_host=born_host,
             store_host=context.store_host,
         )
-        records.append(AppendRecord(topic, queue_id, record))
+        records.append(AppendRecord(topic, queue_id, record, keys))
         ids.append(message_id)
     return records, ids
 

@@ -8,9 +8,9 @@ import pytest
 
 from protocols.errors import Code, Refused
 from protocols.remoting.private import (
-    AckItem,
     GroupOpen,
     GroupOpened,
+    IndexItem,
     MarkItem,
     ReadItem,
     decode_send_answer,
@@ -221,10 +221,10 @@ def test_row_6_a_late_entry_is_delivered_once_though_the_cursor_passed(example: 
     (m5,) = example.s1.send(b"m5", topic="a", keys=(PLUS,))
     example.s1.ack(example.group1, example.s1.take(example.group1, holder=21))
     assert example.state1.cursor == end_of(example.s1, m5) > m4
-    pending = example.s1.engine.index(m4, [PLUS, LITERAL], None, example.s1.now)
+    example.s1.engine.index(0, [IndexItem(m4, [PLUS, LITERAL])], example.s1.now)
     example.s1.drain()
     (late,) = example.s1.take(example.group1, holder=21)
-    assert late.position == pending.result() > example.state1.cursor
+    assert late.position > example.state1.cursor
     assert (late.record_position, late.tags) == (m4, (1, 2))
     assert example.s1.bodies([late]) == [b"m4"]
     example.s1.ack(example.group1, [late])
@@ -237,12 +237,14 @@ def test_row_6_the_index_record_acks_the_delivery_that_caused_it(example: Exampl
     dispatch = store.open("dispatch", [ReadItem(tag=1, key=filter_key("$dispatch"))])
     (m4,) = store.send(b"m4", topic="a", keys=(filter_key("$dispatch"),))
     (cause,) = store.take(dispatch, holder=3)
-    ack = AckItem(dispatch, cause.position, cause.grant)
-    store.engine.index(m4, [PLUS], ack, store.now)
+    item = IndexItem(m4, [PLUS], dispatch, cause.position, cause.grant)
+    first = store.engine.index(store.engine.epoch, [item, item], store.now)
     store.drain()
+    assert [code for _, code in first.result()] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
     assert store.engine.group_state(dispatch).in_flight == ()
-    with pytest.raises(Refused, match="stale"):
-        store.engine.index(m4, [PLUS], ack, store.now)
+    again = store.engine.index(store.engine.epoch, [item], store.now)
+    store.drain()
+    assert [code for _, code in again.result()] == [Code.INVALID_RECEIPT_HANDLE]
 
 
 def test_row_7_an_unsubscribed_filter_ends_where_the_log_ended(example: Example) -> None:

@@ -10,7 +10,9 @@ from gateway.clusters.routes import ConnectNameServer
 from gateway.config import GatewayConfig
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
+from gateway.dispatch import Dispatcher
 from gateway.matching import MatchingTable
+from gateway.metrics import Registry
 from gateway.pipeline import GatewayPipeline
 from gateway.policy import Policy
 from gateway.topics import GatewayTopics
@@ -43,16 +45,20 @@ class Core:
         )
         self.streams = Streams(clusters, self.pipeline)
         self.topics = GatewayTopics(clusters, self.pipeline)
+        self.metrics = Registry()
+        self.dispatcher = Dispatcher(clusters, self.matching, self.pipeline, self.metrics)
 
     async def start(self, *, store_count: int = 1) -> None:
         """Returns when joined and so many stores are up."""
         self.cluster.start()
         await self.directory.start()
+        self.dispatcher.start()
         async with asyncio.timeout(10):
             while len(self.cluster.up_links()) < store_count:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
+        await self.dispatcher.close()
         await self.streams.close()
         await self.pipeline.close()
         await self.directory.leave()
