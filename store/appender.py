@@ -3,7 +3,7 @@ Builds the block of a frame: one copy of its records, patched in place, one entr
 
 This is the store's hottest loop (about 1 µs per message in plain Python): positions, offsets and
 store time are packed into the copy, the CRC runs over the patched bytes, the index takes the
-ordinal. State records that wait go into the same block, before the messages.
+position. State records that wait go into the same block, before the messages.
 """
 
 from array import array
@@ -144,16 +144,16 @@ def _fill(
     """Patch each record, extend table and queues; (offsets, positions, CRCs)."""
     starts = list(accumulate(draft.lengths, initial=at))
     positions = [start + records_at for start in starts[:-1]]
-    set_indexes, ordinal = draft.set_indexes, core.entries.end
+    set_indexes = draft.set_indexes
     run_count = 1 + sum(map(ne, set_indexes, set_indexes[1:]))
     is_mixed = run_count * RUN_LENGTH_MIN > len(set_indexes)
     entries: list[bytes] = []
     if is_mixed:
-        offsets, places = _place_each(draft, ordinal)
+        offsets, places = _place_each(draft, positions)
         crcs = _patch(body, starts, positions, offsets, nonce, core.log.wall_ms)
         entries = _mixed_entries(draft, crcs, offsets, places)
     else:
-        offsets, runs = _place_runs(draft, ordinal)
+        offsets, runs = _place_runs(draft, positions)
         crcs = _patch(body, starts, positions, offsets, nonce, core.log.wall_ms)
         for run in runs:
             entries += _run_entries(draft, run, crcs, offsets)
@@ -175,7 +175,7 @@ class Run(NamedTuple):
     """Per light queue: the offsets they got there."""
 
 
-def _place_runs(draft: Draft, ordinal: int) -> tuple[list[int], list[Run]]:
+def _place_runs(draft: Draft, positions: Sequence[int]) -> tuple[list[int], list[Run]]:
     """Enter the messages in their queues, run by run; (message queue offsets or -1, runs)."""
     runs: list[Run] = []
     offsets: list[int] = []
@@ -183,23 +183,23 @@ def _place_runs(draft: Draft, ordinal: int) -> tuple[list[int], list[Run]]:
     for set_index, items in groupby(draft.set_indexes):
         count = len(list(items))
         plan = draft.plans[set_index]
-        ordinals = range(ordinal + first, ordinal + first + count)
+        part = positions[first : first + count]
         if plan.queue is not None:
-            offsets += _take_places(plan.queue, ordinals)
+            offsets += _take_places(plan.queue, part)
         else:
             offsets += [-1] * count
-        lights = [_take_places(light, ordinals) for light in plan.lights]
+        lights = [_take_places(light, part) for light in plan.lights]
         runs.append(Run(plan, first, first + count, lights))
         first += count
     return offsets, runs
 
 
-def _place_each(draft: Draft, ordinal: int) -> tuple[list[int], list[Sequence[int]]]:
+def _place_each(draft: Draft, positions: Sequence[int]) -> tuple[list[int], list[Sequence[int]]]:
     """The same for sets that alternate; (offsets, pairs of each message)."""
     offsets: list[int] = []
     places: list[Sequence[int]] = []
     plans = draft.plans
-    for at, set_index in enumerate(draft.set_indexes, ordinal):
+    for at, set_index in zip(positions, draft.set_indexes, strict=True):
         plan = plans[set_index]
         queue = plan.queue
         if queue is not None:
@@ -218,11 +218,11 @@ def _place_each(draft: Draft, ordinal: int) -> tuple[list[int], list[Sequence[in
     return offsets, places
 
 
-def _take_places(queue: Queue, ordinals: range) -> range:
-    """The offsets that *ordinals* get in *queue*."""
+def _take_places(queue: Queue, positions: Sequence[int]) -> range:
+    """The offsets that *positions* get in *queue*."""
     start = queue.next
-    queue.next += len(ordinals)
-    queue.entries.extend(ordinals)
+    queue.next += len(positions)
+    queue.entries.extend(positions)
     return range(start, queue.next)
 
 
@@ -302,13 +302,13 @@ def _mixed_entries(
     ]  # fmt: skip
 
 
-def place_in(lights: Sequence[Queue], ordinal: int) -> list[int]:
-    """Enter *ordinal* in each queue; number, offset, number, offset…"""
+def place_in(lights: Sequence[Queue], position: int) -> list[int]:
+    """Enter *position* in each queue; number, offset, number, offset…"""
     pairs: list[int] = []
     for light in lights:
         place = light.next
         light.next = place + 1
-        light.entries.append(ordinal)
+        light.entries.append(position)
         pairs += (light.number, place)
     return pairs
 

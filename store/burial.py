@@ -62,8 +62,7 @@ class Burial:
 
     def _copy(self, group: Group, position: int, topic: str) -> bytes:
         """The message under its new topic; b"" if it cannot be read any more."""
-        entries = self._core.entries
-        at = entries.targets.get(group.open.get(position, -1), position)
+        at = self._core.entries.targets.get(position, position)
         try:
             record = self._core.record_at(at)
         except Refused:

@@ -60,10 +60,10 @@ class Core:
                 if group.spec.is_volatile:
                     group.ready[read] = None
                     self.woken_groups.add(group.number)
-        self.log.when_durable(partial(self._show, self.entries.end, queues))
+        self.log.when_durable(partial(self._show, self.log.end, queues))
 
-    def _show(self, ordinal_end: int, queues: tuple[Queue, ...]) -> None:
-        self.entries.visible = ordinal_end
+    def _show(self, end: int, queues: tuple[Queue, ...]) -> None:
+        self.entries.visible = end
         for queue in queues:
             if queue.topic:
                 self.woken_queues.add((queue.topic, queue.queue_id))
@@ -101,11 +101,10 @@ class Core:
             buffer, at = found
             size = int.from_bytes(buffer[at : at + 4], "big")
             return bytes(buffer[at : at + size])
-        ordinal = self.entries.ordinal_at(position)
-        if ordinal < 0:
+        columns, index = self.entries.locate(position)
+        if index < 0:
             raise _no_record(position)
-        index = ordinal - self.entries.base
-        size, crc = self.entries.lengths[index], self.entries.crcs[index]
+        size, crc = columns.lengths[index], columns.crcs[index]
         record = self._read(position, size)
         segment = self.log.segments.find(position)
         if segment is None or crc32(record, seed(segment.nonce, position)) != crc:
@@ -128,17 +127,17 @@ class Core:
         self._ahead_start = position
         return self._ahead[:size]
 
-    def tag_of(self, ordinal: int) -> int:
+    def tag_of(self, entry: int) -> int:
         """Tag hash of an entry stored without it, read from its properties once."""
-        entries = self.entries
-        index = ordinal - entries.base
-        position = entries.targets.get(ordinal, entries.positions[index])
+        columns, index = self.entries.locate(entry)
         try:
-            entries.tags[index] = tag_hash_of(self.record_at(position))
+            tag = tag_hash_of(self.record_at(self.entries.targets.get(entry, entry)))
         except Refused:
             return 0
-        entries.flags[index] |= EntryFlag.HAS_TAG
-        return entries.tags[index]
+        if index >= 0:
+            columns.tags[index] = tag
+            columns.flags[index] |= EntryFlag.HAS_TAG
+        return tag
 
 
 def _no_record(position: int) -> Refused:

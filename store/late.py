@@ -126,16 +126,15 @@ class LateEntries:
     def _pointer(self, target: int, keys: Sequence[bytes]) -> Pointer | None:
         """None: the message is gone."""
         entries = self._core.entries
-        ordinal = entries.ordinal_at(target)
-        if ordinal < 0:
+        columns, at = entries.locate(target)
+        if at < 0:
             return None
         lights = tuple(dict.fromkeys(usable_lights(self._core, keys)))
-        at = ordinal - entries.base
-        flags = entries.flags[at] & KEPT_FLAGS | EntryFlag.HAS_TARGET
-        expires_at_ms = entries.expires.get(ordinal, 0)
+        flags = columns.flags[at] & KEPT_FLAGS | EntryFlag.HAS_TARGET
+        expires_at_ms = entries.expires.get(target, 0)
         if expires_at_ms:
             flags |= EntryFlag.HAS_EXPIRES
-        return Pointer(target, lights, entries.tags[at], entries.orders[at], flags, expires_at_ms)
+        return Pointer(target, lights, columns.tags[at], columns.orders[at], flags, expires_at_ms)
 
 
 def append_pointers(core: Core, pointers: Sequence[Pointer]) -> list[int]:
@@ -171,11 +170,11 @@ def _entry(core: Core, pointer: Pointer, position: int, crc: int) -> bytes:
     """The row of an index record, entered in its queues."""
     entries, lights = core.entries, pointer.lights
     tag, order, flags = pointer.tag, pointer.order, pointer.flags
-    ordinal = entries.add(position, TARGET.size, crc, tag, order, flags)
-    entries.targets[ordinal] = pointer.target
+    entries.add(position, TARGET.size, crc, tag, order, flags)
+    entries.targets[position] = pointer.target
     if pointer.expires_at_ms:
-        entries.expires[ordinal] = pointer.expires_at_ms
-    pairs = place_in(lights, ordinal)
+        entries.expires[position] = pointer.expires_at_ms
+    pairs = place_in(lights, position)
     row = entry_struct(len(lights)).pack(
         pointer.row_bytes, Kind.INDEX, 0, flags, len(lights), TARGET.size, crc, tag, order,
         0, 0, *pairs,

@@ -118,7 +118,7 @@ class Lifecycle:
         log.end = tail.end
         log.sequence = max(replay.sequence, tail.sequence)
         log.epoch = max(replay.epoch, tail.epoch) + 1
-        core.entries.visible = core.entries.end
+        core.entries.visible = tail.end
         for queue in core.queues:
             for group, read in queue.readers:
                 group.ready[read] = None

@@ -46,45 +46,38 @@ class Reader:
         size = 0
         at = offset
         while at < high and len(records) < count and at - offset < count * 16:
-            ordinal = queue.entries[at - low]
-            length = self._length(ordinal)
+            (entry,) = queue.slice(at, at + 1)
+            length = self._core.entries.length_of(entry)
             if records and size + length > bytes_max:
                 break
             at += 1
-            is_gap = queue.has_gaps and at < high and queue.entries[at - low] == ordinal
-            if is_gap or not self._has_tag(ordinal, tags):
+            is_gap = queue.has_gaps and at < high and queue.slice(at, at + 1)[0] == entry
+            if is_gap or not self._has_tag(entry, tags):
                 continue
-            record = self._record(ordinal)
+            record = self._record(entry)
             if record and (matches is None or matches(record)):
                 records.append(record)
                 size += length
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
         return ReadResult(status, records, at, low, high)
 
-    def does_match(self, matches: Callable[[bytes], bool], ordinal: int) -> bool:
+    def does_match(self, matches: Callable[[bytes], bool], entry: int) -> bool:
         """Whether the entry's message passes a filter; one that is rot does not."""
-        record = self._record(ordinal)
+        record = self._record(entry)
         return bool(record) and matches(record)
 
-    def _length(self, ordinal: int) -> int:
-        entries = self._core.entries
-        return entries.lengths[ordinal - entries.base]
-
-    def _has_tag(self, ordinal: int, tags: frozenset[int]) -> bool:
+    def _has_tag(self, entry: int, tags: frozenset[int]) -> bool:
         if not tags:
             return True
-        entries = self._core.entries
-        index = ordinal - entries.base
-        if entries.flags[index] & EntryFlag.HAS_TAG:
-            return entries.tags[index] in tags
-        return self._core.tag_of(ordinal) in tags
+        columns, index = self._core.entries.locate(entry)
+        if index >= 0 and columns.flags[index] & EntryFlag.HAS_TAG:
+            return columns.tags[index] in tags
+        return self._core.tag_of(entry) in tags
 
-    def _record(self, ordinal: int) -> bytes:
+    def _record(self, entry: int) -> bytes:
         """b"": rot, counted; the reader goes on behind it."""
-        entries = self._core.entries
-        position = entries.targets.get(ordinal, entries.positions[ordinal - entries.base])
         try:
-            return self._core.record_at(position)
+            return self._core.record_at(self._core.entries.targets.get(entry, entry))
         except Refused:
             return b""
 
@@ -103,8 +96,7 @@ class Reader:
         low, high = self.offset_range(queue)
         if queue is None or not low <= offset < high:
             return -1
-        entries = self._core.entries
-        return entries.positions[queue.entries[offset - low] - entries.base]
+        return queue.slice(offset, offset + 1)[0]
 
     def offset_by_time(self, topic: str, queue_id: int, wall_ms: int) -> int:
         """By bisection over the store times in the records."""
@@ -112,10 +104,9 @@ class Reader:
         low, high = self.offset_range(queue)
         if queue is None:
             return 0
-        first = low
         while low < high:
             middle = (low + high) // 2
-            record = self._record(queue.entries[middle - first])
+            record = self._record(queue.slice(middle, middle + 1)[0])
             if record and store_ms(record) >= wall_ms:
                 high = middle
             else:
@@ -146,12 +137,9 @@ class Reader:
 
     def _ahead(self, group: Group) -> tuple[int, ...]:
         """Done positions at or above the cursor: offered, and not open."""
-        entries = self._core.entries
         cursor = group.cursor
         found: set[int] = set()
         for read in group.reads.values():
             queue = read.queue
-            start = max(queue.offset_from(entries.ordinal_from(cursor)), queue.first)
-            for ordinal in queue.entries[start - queue.first : read.at - queue.first]:
-                found.add(entries.positions[ordinal - entries.base])
+            found.update(queue.range(queue.seek(queue.offset_from(cursor)), read.at))
         return tuple(sorted(found - group.open.keys()))

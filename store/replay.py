@@ -110,7 +110,6 @@ class Replay:
         numbered = self._core.queues.by_number
         entries = self._core.entries
         message = int(Kind.MESSAGE)
-        ordinal = entries.end
         columns = (entries.positions, entries.lengths, entries.crcs, entries.tags, entries.orders)
         add_position, add_length, add_crc, add_tag, add_order = [one.append for one in columns]
         add_flags = entries.flags.append
@@ -129,18 +128,16 @@ class Replay:
                 add_flags(flags)
                 queue = numbered.get(number)
                 if queue is not None:
-                    queue.put(offset, ordinal)
+                    queue.put(offset, position)
                 for index in range(pairs):
                     number, offset = _unpack_pair(data, at + ENTRY.size + PAIR.size * index)
                     queue = numbered.get(number)
                     if queue is not None:
-                        queue.put(offset, ordinal)
-                ordinal += 1
+                        queue.put(offset, position)
             else:
                 (entry,) = decode_entries(data, at, 1)
                 record = data[start : start + length] if is_new else None
                 self._feed_special(position, entry, record, block)
-                ordinal = entries.end
             at += size
             position += length
 
@@ -155,19 +152,17 @@ class Replay:
 
     def _index(self, at: int, entry: Entry, record: memoryview | None, store_ms: int) -> None:
         entries, queues = self._core.entries, self._core.queues
-        ordinal = entries.add(
-            at, entry.length, entry.crc, entry.tag_hash, entry.order_hash, entry.flags
-        )
+        entries.add(at, entry.length, entry.crc, entry.tag_hash, entry.order_hash, entry.flags)
         places = [(entry.queue, entry.offset)] if entry.queue else []
         pairs = iter(entry.pairs)
         for number, offset in [*places, *zip(pairs, pairs, strict=True)]:
             queue = queues.get(number)
             if queue is not None:
-                queue.put(offset, ordinal)
+                queue.put(offset, at)
         if entry.target >= 0:
-            entries.targets[ordinal] = entry.target
+            entries.targets[at] = entry.target
         if entry.expires_at_ms:
-            entries.expires[ordinal] = entry.expires_at_ms
+            entries.expires[at] = entry.expires_at_ms
         if record is None:
             return
         if entry.once_key:

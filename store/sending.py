@@ -116,7 +116,6 @@ class Sender:
         extras: list[bytes] | None = None
         if any(expires) or any([flag & _HAS_ONCE for flag in set(flags)]):
             entry_flags, extras = _with_extras(entry_flags, flags, expires, once_keys)
-        start = self._core.entries.end
         block_at = self._core.log.end
         item_count = len(frame.columns.lengths)
         positions, offsets = append_messages(
@@ -137,7 +136,7 @@ class Sender:
             ),
         )
         if extras is not None:
-            self._note_extras(start, positions, offsets, flags, expires, once_keys)
+            self._note_extras(positions, offsets, flags, expires, once_keys)
         if any([plan.flags & _SETS_RETAINED for plan in plans]):
             self._note_retained(positions, entry_flags)
         if len(positions) == item_count:
@@ -231,7 +230,6 @@ class Sender:
 
     def _note_extras(
         self,
-        ordinal: int,
         positions: "array[int]",
         offsets: "array[int]",
         flags: Sequence[int],
@@ -240,9 +238,9 @@ class Sender:
     ) -> None:
         wall_ms = self._core.log.wall_ms
         rows = zip(positions, offsets, flags, expires, once_keys, strict=True)
-        for at, (position, offset, flag, expires_at_ms, once_key) in enumerate(rows, ordinal):
+        for position, offset, flag, expires_at_ms, once_key in rows:
             if expires_at_ms:
-                self._core.entries.expires[at] = expires_at_ms
+                self._core.entries.expires[position] = expires_at_ms
             if flag & _HAS_ONCE:
                 self._once.add(once_key, position, offset, wall_ms)
 

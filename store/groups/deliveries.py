@@ -71,8 +71,8 @@ class Deliveries:
         positions, held, scans = back, [], []
         if fresh is not None:
             ordinals += fresh.ordinals
-            positions = back + entries.positions_of(fresh.ordinals)
-            held = entries.positions_of(fresh.held)
+            positions = back + fresh.ordinals
+            held = fresh.held
             if fresh.is_cut:
                 self._core.woken_groups.add(group.number)
             scans = [(read.serial, read.at) for read in fresh.moved]
@@ -132,19 +132,19 @@ class Deliveries:
         self, group: Group, positions: Sequence[int], ordinals: Sequence[int], grant: int
     ) -> list[Granted]:
         entries = self._core.entries
-        base, flags, targets = entries.base, entries.flags, entries.targets
+        flags, targets = entries.flags_of_each(ordinals), entries.targets
         single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
         is_plain = single is not None and not (group.attempts or group.marks or targets)
         if is_plain:
             return [
-                _new(Granted, (at, grant, 1, flags[o - base] & _GRANTED_FLAGS, at, single, 0, 0))
-                for at, o in zip(positions, ordinals, strict=True)
+                _new(Granted, (at, grant, 1, bits & _GRANTED_FLAGS, at, single, 0, 0))
+                for at, bits in zip(positions, flags, strict=True)
             ]
         out: list[Granted] = []
         found = {} if single is not None else tags_by_ordinal(group, ordinals)
-        for at, ordinal in zip(positions, ordinals, strict=True):
+        for at, ordinal, bits in zip(positions, ordinals, flags, strict=True):
             packet_id, stage = group.marks.get(at, (0, 0))
-            bits = flags[ordinal - base] & _GRANTED_FLAGS if ordinal >= base else 0
+            bits &= _GRANTED_FLAGS
             tags = single or found.get(ordinal, ())
             record = targets.get(ordinal, at)
             attempt = group.attempt_of(at)
@@ -366,17 +366,17 @@ class Deliveries:
             read = group.reads.get(serial)
             if read is not None:
                 read.at = max(read.at, at)
-        known = self._core.entries.ordinals_at(record.positions)
+        known = self._core.entries.known(record.positions)
         if record.flags & GRANT_COUNTS_ATTEMPT:
             group.count_attempts([at for at in known if group.marks.get(at, (0, MARKED_SENT))[1]])
-        held = self._core.entries.ordinals_at(record.held)
-        group.hold(list(held), list(held.values()))
+        held = self._core.entries.known(record.held)
+        group.hold(held, held)
         group.last_grant = max(group.last_grant, record.grant)
         if known:
-            batch = GrantBatch(record.grant, epoch, 0, list(known))
+            batch = GrantBatch(record.grant, epoch, 0, known)
             batch.invisible_ms = record.invisible_ms
             batch.is_stream = bool(record.flags & GRANT_TO_STREAM)
-            group.granted(batch, list(known.values()))
+            group.granted(batch, known)
 
     def apply_return(self, number: int, positions: Iterable[int], *, counts: bool) -> None:
         group = self._table.get(number)

@@ -123,7 +123,7 @@ class Group:
         """Reads that may have something new."""
 
         self.open: dict[int, int] = {}
-        """Position → ordinal of all that is not done."""
+        """Position → position of all that is not done."""
 
         self.in_flight: dict[int, GrantBatch] = {}
         self.holders: dict[int, set[GrantBatch]] = {}
@@ -238,8 +238,7 @@ class Group:
                     del self.holders[batch.holder]
 
     def _order(self, ordinal: int) -> int:
-        entries = self._entries
-        return entries.orders[ordinal - entries.base] if ordinal >= entries.base else 0
+        return self._entries.order_of(ordinal)
 
     # ── ends ────────────────────────────────────────────────────────────────────────────
 
@@ -332,12 +331,8 @@ class Group:
     def first_owed(self, end: int) -> int:
         """Lowest log position that this group still needs; *end* if none."""
         owed = min(self.open, default=end)
-        entries = self._entries
         for read in self.reads.values():
-            queue = read.queue
-            index = read.at - queue.first
-            if index < len(queue.entries) and read.at != read.stop_at:
-                ordinal = queue.entries[max(index, 0)]
-                if ordinal >= entries.base:
-                    owed = min(owed, entries.positions[ordinal - entries.base])
+            if read.at < read.queue.next and read.at != read.stop_at:
+                at = read.queue.seek(read.at)
+                owed = min([owed, *read.queue.slice(at, at + 1)])
         return owed

@@ -1,8 +1,8 @@
 """
 Which entries a group is offered next: pure decisions over its read set.
 
-Returned entries come first; then new ones, merged over the queues of the read set by ordinal,
-which is entry position. An entry met in several queues is one delivery.
+Returned entries come first; then new ones, merged over the queues of the read set by entry
+position. An entry met in several queues is one delivery.
 """
 
 from bisect import bisect_right
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from store.groups.group import HELD_MAX, Group, GroupRead
-from store.index.entries import Entries
+from store.index.entries import NO_LIMIT, Entries
 from store.log.format import EntryFlag
 
 
@@ -117,17 +117,18 @@ def _scan(
 ) -> tuple[list[int], list[GroupRead]]:
     """The next up to *count* ordinals over *reads*, each once, ascending; reads moved past them."""
     slices: list[tuple[GroupRead, Sequence[int]]] = []
+    bound = NO_LIMIT
     for read in reads:
         queue = read.queue
-        if read.at < queue.first:
-            read.at = queue.first
+        read.at = queue.seek(read.at)
         end = queue.visible_end(limit)
         if 0 <= read.stop_at < end:
             end = read.stop_at
         if read.at < end:
-            start = read.at - queue.first
-            stop = min(start + count, end - queue.first)
-            slices.append((read, queue.entries[start:stop]))
+            part = queue.slice(read.at, min(read.at + count, end))
+            slices.append((read, part))
+            if len(part) < count and read.at + len(part) < end:
+                bound = min(bound, part[-1])  # what follows in this queue is on another page
         else:
             group.ready.pop(read, None)
     if not slices:
@@ -140,6 +141,8 @@ def _scan(
     for _, part in slices:
         merged.update(part)
     chosen = sorted(merged)[:count]
+    if chosen[-1] > bound:
+        chosen = chosen[: bisect_right(chosen, bound)]
     moved: list[GroupRead] = []
     for read, part in slices:
         step = bisect_right(part, chosen[-1])
@@ -165,24 +168,24 @@ def _sift(
     want: int,
 ) -> int:
     """Sort *ordinals* into granted, held and done; how many were looked at."""
-    base, tags, flags = entries.base, entries.tags, entries.flags
     granted_before = len(fresh.ordinals)
     for looked, ordinal in enumerate(ordinals):
         if len(fresh.ordinals) - granted_before == want:
             return looked
-        index = ordinal - base
+        columns, index = entries.locate(ordinal)
         if index < 0 or _is_void(group, ordinal, wanted, entries):
             continue
         if wanted.tag_hashes:
-            tag = tags[index] if flags[index] & EntryFlag.HAS_TAG else wanted.tag_of(ordinal)
+            has_tag = columns.flags[index] & EntryFlag.HAS_TAG
+            tag = columns.tags[index] if has_tag else wanted.tag_of(ordinal)
             if tag not in wanted.tag_hashes:
                 continue
         if wanted.matches is not None and not wanted.matches(ordinal):
             continue
-        is_live_only = group.live_from and not flags[index] & EntryFlag.QOS
-        if is_live_only and entries.positions[index] < group.live_from:
+        is_live_only = group.live_from and not columns.flags[index] & EntryFlag.QOS
+        if is_live_only and ordinal < group.live_from:
             continue
-        order = entries.orders[index] if group.spec.is_fifo else 0
+        order = columns.orders[index] if group.spec.is_fifo else 0
         if order and order in turns:
             fresh.held.append(ordinal)
             continue
@@ -213,7 +216,7 @@ def tags_by_ordinal(group: Group, ordinals: Sequence[int]) -> dict[int, tuple[in
         if stop - start > 4 * len(ordinals):  # returned entries, far apart
             members = [ordinal for ordinal in ordinals if read.covers(ordinal)]
         else:
-            members = list(dict.fromkeys(queue.entries[start - queue.first : stop - queue.first]))
+            members = list(dict.fromkeys(queue.range(start, stop)))
         for ordinal in members:
             if ordinal in found:
                 found[ordinal].append(read.tag)

@@ -159,7 +159,7 @@ class GroupTable:
         if spec.start == Start.EARLIEST.value:
             return queue.first
         if spec.start == Start.EPOCH.value:
-            return queue.offset_from(self._core.entries.ordinal_from(self.epoch_start))
+            return queue.offset_from(self.epoch_start)
         return queue.next
 
     def _sync_reads(self, group: Group, rows: list[Any]) -> None:
@@ -265,22 +265,22 @@ def _dump(group: Group) -> list[Any]:
 def _load_facts(group: Group, facts: list[Any], core: Core) -> None:
     """The index up to the snapshot is there already; what it lacks was lost to rot."""
     last_grant, top, last_done, live_from, serial, flights, returned, held, attempts, marks = facts
-    ordinals = core.entries.ordinals_at
+    ordinals = core.entries.known
     batches: dict[tuple[int, int, int, bool], list[int]] = {}
     for position, grant, epoch, invisible_ms, is_stream in flights:
         batches.setdefault((grant, epoch, invisible_ms, is_stream), []).append(position)
     for (grant, epoch, invisible_ms, is_stream), positions in batches.items():
         known = ordinals(positions)
-        batch = GrantBatch(grant, epoch, 0, list(known))
+        batch = GrantBatch(grant, epoch, 0, known)
         batch.invisible_ms, batch.is_stream = invisible_ms, is_stream
-        group.granted(batch, list(known.values()))
+        group.granted(batch, known)
     back = ordinals(returned)
-    batch = GrantBatch(0, 0, 0, list(back))
-    group.granted(batch, list(back.values()))
+    batch = GrantBatch(0, 0, 0, back)
+    group.granted(batch, back)
     group.give_back(back, counts=False)
     for positions in held:
         known = ordinals(positions)
-        group.hold(list(known), list(known.values()))
+        group.hold(known, known)
     group.attempts = {position: count for position, count in attempts if position in group.open}
     group.marks = {at: (packet_id, stage) for at, packet_id, stage in marks if at in group.open}
     group.last_grant, group.top, group.last_done = last_grant, max(top, group.top), last_done

@@ -1,100 +1,136 @@
 """
 Facts of every kept entry, as columns.
 
-An entry's *ordinal* counts entries in log order, from 0 at this start of the process; queues hold
-ordinals, so that merging queues by entry position is merging integers, and each fact is one array
-access away. Nothing here is on disk.
+An entry is named by its log position: queues hold positions, so that merging queues by entry
+position is merging integers. Columns are ascending by position; facts are found by bisection.
 """
 
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+NO_LIMIT: Final = 1 << 63
+"""Above every position."""
+
+NEAR: Final = 32
+"""Entries behind the last one found among which the next one is looked for first."""
 
 
-class Entries:
-    """Position, length, CRC, tag hash, order hash and flags by ordinal."""
+class Columns:
+    """Position, length, CRC, tag hash, order hash and flags of some entries, ascending."""
 
-    __slots__ = (
-        "base",
-        "crcs",
-        "expires",
-        "flags",
-        "lengths",
-        "orders",
-        "positions",
-        "tags",
-        "targets",
-        "visible",
-    )
+    __slots__ = ("crcs", "flags", "lengths", "orders", "positions", "tags")
 
     def __init__(self) -> None:
-        self.base = 0
-        """Ordinal of the first entry still kept."""
-
-        self.visible = 0
-        """Ordinals below are durable."""
-
         self.positions = array("Q")
         self.lengths = array("I")
         self.crcs = array("I")
         self.tags = array("i")
         self.orders = array("Q")
         self.flags = array("H")
+
+    def index_of(self, position: int) -> int:
+        """-1: no entry there."""
+        index = bisect_left(self.positions, position)
+        if index < len(self.positions) and self.positions[index] == position:
+            return index
+        return -1
+
+    def drop_before(self, position: int) -> None:
+        count = bisect_left(self.positions, position)
+        del self.positions[:count]
+        del self.lengths[:count]
+        del self.crcs[:count]
+        del self.tags[:count]
+        del self.orders[:count]
+        del self.flags[:count]
+
+
+class Entries(Columns):
+    """All entries; what is visible to whom."""
+
+    __slots__ = ("expires", "targets", "visible")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visible = 0
+        """Entries below this log position are durable."""
+
         self.targets: dict[int, int] = {}
-        """Index records: ordinal → log position of the message they point to."""
+        """Index records: entry → log position of the message they point to."""
 
         self.expires: dict[int, int] = {}
-        """Ordinal → wall time, for entries that expire."""
+        """Entry → wall time, for entries that expire."""
 
     @property
     def end(self) -> int:
-        """Ordinal of the next entry."""
-        return self.base + len(self.positions)
+        """A limit that hides nothing."""
+        return NO_LIMIT
 
-    def add(self, position: int, length: int, crc: int, tag: int, order: int, flags: int) -> int:
-        """One entry; its ordinal. (Frames extend the columns in one go.)"""
-        ordinal = self.base + len(self.positions)
+    def add(self, position: int, length: int, crc: int, tag: int, order: int, flags: int) -> None:
+        """One entry. (Frames extend the columns in one go.)"""
         self.positions.append(position)
         self.lengths.append(length)
         self.crcs.append(crc)
         self.tags.append(tag)
         self.orders.append(order)
         self.flags.append(flags)
-        return ordinal
 
-    def ordinal_from(self, position: int) -> int:
-        """Ordinal of the first entry at or above *position*."""
-        return self.base + bisect_left(self.positions, position)
+    # ── facts ───────────────────────────────────────────────────────────────────────────
 
-    def ordinal_at(self, position: int) -> int:
-        """Ordinal of the entry at *position*; -1: none."""
-        index = bisect_left(self.positions, position)
-        if index < len(self.positions) and self.positions[index] == position:
-            return self.base + index
-        return -1
+    def locate(self, position: int) -> tuple[Columns, int]:
+        """Columns that hold the entry, and its index there; -1: no such entry."""
+        return self, self.index_of(position)
 
-    def ordinals_at(self, positions: Iterable[int]) -> dict[int, int]:
-        """Position → ordinal, of those that have an entry, ascending."""
-        found = {position: self.ordinal_at(position) for position in sorted(positions)}
-        return {position: ordinal for position, ordinal in found.items() if ordinal >= 0}
+    def has(self, position: int) -> bool:
+        return self.locate(position)[1] >= 0
 
-    def positions_of(self, ordinals: Sequence[int]) -> list[int]:
-        positions, base = self.positions, self.base
-        return [positions[ordinal - base] for ordinal in ordinals]
+    def known(self, positions: Iterable[int]) -> list[int]:
+        """Those that are entries, ascending."""
+        return [position for position in sorted(positions) if self.has(position)]
+
+    def flags_of(self, position: int) -> int:
+        """0 for an entry that is gone."""
+        columns, index = self.locate(position)
+        return columns.flags[index] if index >= 0 else 0
+
+    def flags_of_each(self, positions: Sequence[int]) -> list[int]:
+        """Of neighbours mostly: each is looked for near the one before."""
+        found: list[int] = []
+        kept, flags, index = self.positions, self.flags, len(self.positions)
+        for position in positions:
+            index = bisect_left(kept, position, index, min(index + NEAR, len(kept)))
+            if index < len(kept) and kept[index] == position:
+                found.append(flags[index])
+                continue
+            columns, index = self.locate(position)
+            kept, flags = columns.positions, columns.flags
+            if index >= 0:
+                found.append(flags[index])
+            else:
+                found.append(0)
+                index = len(kept)
+        return found
+
+    def order_of(self, position: int) -> int:
+        """Order hash; 0: none."""
+        columns, index = self.locate(position)
+        return columns.orders[index] if index >= 0 else 0
+
+    def length_of(self, position: int) -> int:
+        columns, index = self.locate(position)
+        return columns.lengths[index] if index >= 0 else 0
 
     def end_of(self, position: int) -> int:
         """Log position behind the record of the entry at *position*."""
-        ordinal = self.ordinal_at(position)
-        return position if ordinal < 0 else position + self.lengths[ordinal - self.base]
+        return position + self.length_of(position)
 
-    def drop_before(self, position: int) -> int:
-        """Forget entries below *position*; the ordinal of the first one kept."""
-        count = bisect_left(self.positions, position)
-        columns = (self.positions, self.lengths, self.crcs, self.tags, self.orders, self.flags)
-        for column in columns:
-            del column[:count]
-        self.base += count
+    # ── retention ───────────────────────────────────────────────────────────────────────
+
+    def drop_before(self, position: int) -> None:
+        """Forget entries below *position*."""
+        super().drop_before(position)
         for sparse in (self.targets, self.expires):
-            for ordinal in [key for key in sparse if key < self.base]:
-                del sparse[ordinal]
-        return self.base
+            for entry in [entry for entry in sparse if entry < position]:
+                del sparse[entry]

@@ -1,5 +1,5 @@
 """
-Message queues and light queues: one kind of thing, numbered, holding ordinals of entries.
+Message queues and light queues: one kind of thing, numbered, holding positions of entries.
 
 A queue's number is bound by a record of the log: to (topic, queue id), or to the 16 bytes of
 ``canonical.queue_key`` for a light queue.
@@ -7,7 +7,7 @@ A queue's number is bound by a record of the log: to (topic, queue id), or to th
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """Entries by queue offset: ``entries[offset - first]`` is an ordinal."""
+    """Entries by queue offset: ``entries[offset - first]`` is a log position."""
 
     __slots__ = (
         "entries",
@@ -48,14 +48,14 @@ class Queue:
         self.next = 0
         self.entries = array("Q")
         self.has_gaps = False
-        """An offset was lost to rot: its place repeats the ordinal of the next one."""
+        """An offset was lost to rot: its place repeats the position of the next one."""
 
         self.readers: list[tuple[Group, GroupRead]] = []
 
-    def put(self, offset: int, ordinal: int) -> None:
+    def put(self, offset: int, position: int) -> None:
         """An entry found in the log, at the offset stored with it."""
         if offset == self.next and self.entries:
-            self.entries.append(ordinal)
+            self.entries.append(position)
             self.next = offset + 1
             return
         if not self.entries:
@@ -64,7 +64,7 @@ class Queue:
             return  # met already: a tail that was rewritten
         if offset > self.next:
             self.has_gaps = True
-        self.entries.extend([ordinal] * (offset - self.next + 1))
+        self.entries.extend([position] * (offset - self.next + 1))
         self.next = offset + 1
 
     def settle_next(self, offset: int) -> None:
@@ -77,22 +77,39 @@ class Queue:
             self.next = offset
 
     def visible_end(self, limit: int) -> int:
-        """Offset behind the last entry whose ordinal is below *limit*."""
+        """Offset behind the last entry below the log position *limit*."""
         entries = self.entries
         if not entries or entries[-1] < limit:
             return self.next
         return self.first + bisect_left(entries, limit)
 
-    def offset_from(self, ordinal: int) -> int:
-        """Offset of the first entry at or above *ordinal*."""
-        return self.first + bisect_left(self.entries, ordinal)
+    def slice(self, start: int, stop: int) -> Sequence[int]:
+        """Positions of the entries from offset *start* on, up to *stop* or fewer; at least one
+        if there is one."""
+        return self.entries[start - self.first : stop - self.first]
 
-    def has(self, ordinal: int) -> bool:
-        index = bisect_left(self.entries, ordinal)
-        return index < len(self.entries) and self.entries[index] == ordinal
+    def range(self, start: int, stop: int) -> list[int]:
+        """All positions from offset *start* up to *stop*."""
+        found: list[int] = []
+        while start < stop and (part := self.slice(start, stop)):
+            found += part
+            start = self.seek(start + len(part))
+        return found
 
-    def drop_before(self, ordinal: int) -> None:
-        count = bisect_left(self.entries, ordinal)
+    def seek(self, offset: int) -> int:
+        """Offset of the first entry that is kept at or above *offset*; the next one if none is."""
+        return max(offset, self.first)
+
+    def offset_from(self, position: int) -> int:
+        """Offset of the first entry at or above *position*."""
+        return self.first + bisect_left(self.entries, position)
+
+    def has(self, position: int) -> bool:
+        index = bisect_left(self.entries, position)
+        return index < len(self.entries) and self.entries[index] == position
+
+    def drop_before(self, position: int) -> None:
+        count = bisect_left(self.entries, position)
         if count:
             del self.entries[:count]
             self.first += count

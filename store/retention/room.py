@@ -68,9 +68,9 @@ class Room:
         """Forget them: index first, file last."""
         core = self._core
         for segment in segments:
-            first = core.entries.drop_before(segment.end)
+            core.entries.drop_before(segment.end)
             for queue in core.queues:
-                queue.drop_before(first)
+                queue.drop_before(segment.end)
             core.log.drop_first()
             core.newest_ms.pop(segment.number, None)
             core.counters.deleted_bytes += segment.end - segment.base
