@@ -5,7 +5,7 @@ Rules that an identity brings along (a token's) come before the list, a Mosquitt
 it. Without a list and a file every identity that got in may do everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -114,12 +114,20 @@ class Acl:
             self._cache[key] = found
         return found
 
+    def sees_all(self, call: Call, subject_filter: str) -> bool:
+        """Whether nothing that an allowed filter matches is denied: deliveries need no look."""
+        if self._is_open and call.identity.rights is None:
+            return True
+        facts = facts_of(call, "subscribe", subject=subject_filter)
+        return self.judge(facts._replace(is_whole=True)).is_allowed
+
     def judge(self, facts: Facts) -> Judgement:
         """The first rule that matches, uncached."""
         for right in facts.identity.rights or ():
             if SAID_BY[facts.operation].isdisjoint(right.operations):
                 continue
-            if is_topic(right.topic, facts, is_deny=not right.is_allow):
+            told = _told(facts, right.operations)
+            if is_topic(right.topic, told, is_deny=not right.is_allow):
                 return Judgement(right.is_allow, RIGHTS)
         if self._is_open:
             if facts.identity.rights is None:
@@ -139,7 +147,14 @@ class Acl:
         if SAID_BY[facts.operation].isdisjoint(rule.operations):
             return "allow" if rule.is_allow else "deny"
         # What a request does not name cannot deny it, and need not be allowed.
-        return rule.when.mismatch(facts, ignores_absent=rule.is_allow)
+        return rule.when.mismatch(_told(facts, rule.operations), ignores_absent=rule.is_allow)
 
     def __len__(self) -> int:
         return len(self._rules)
+
+
+def _told(facts: Facts, operations: Collection[str]) -> Facts:
+    """A rule about ``subscribe`` alone is not heard at delivery: any overlap counts."""
+    if facts.operation == "subscribe" and SAID_BY["receive"].isdisjoint(operations):
+        return facts._replace(is_whole=True)
+    return facts

@@ -41,6 +41,9 @@ class Facts(NamedTuple):
     """Of a publish or a filter; -1: the request has none."""
 
     retain: bool = False
+    is_whole: bool = False
+    """A filter is denied by a rule that denies any of what it matches. Otherwise ``subscribe`` is
+    denied by what denies all of it; what else is denied is dropped at delivery."""
 
 
 def facts_of(
@@ -220,7 +223,8 @@ def is_topic(pattern: str, facts: Facts, *, is_deny: bool = False) -> bool:
     Whether a pattern of ``topic:`` covers the request's address or its topic.
 
     A consumer's address may be a filter. A rule that allows has to cover all of it; one that
-    denies (*is_deny*) holds as soon as the two can meet in one subject.
+    denies (*is_deny*) holds as soon as the two can meet in one subject; of ``subscribe``, whose
+    deliveries are judged one by one, it has to cover the filter too.
     """
     filled = fill_in(pattern, facts)
     if not filled:
@@ -230,7 +234,8 @@ def is_topic(pattern: str, facts: Facts, *, is_deny: bool = False) -> bool:
     if "*" in filled:
         return glob(filled, facts.subject)
     if facts.operation in ("consume", "subscribe") and subjects.has_wildcard(facts.subject):
-        return (overlaps if is_deny else covers)(filled, facts.subject)
+        is_meeting_enough = is_deny and (facts.is_whole or facts.operation != "subscribe")
+        return (overlaps if is_meeting_enough else covers)(filled, facts.subject)
     return bool(facts.subject) and subjects.matches(filled, facts.subject)
 
 

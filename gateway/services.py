@@ -63,6 +63,13 @@ class Rules:
             call, operation, subject=subject, topic=topic, group=group, qos=qos
         )
 
+    def sees_all(self, call: Call, subject_filter: str) -> bool:
+        return self.policy.acl.sees_all(call, subject_filter)
+
+    @property
+    def version(self) -> int:
+        return self.policy.version
+
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         return await self.identities.authenticate(credentials)
 

@@ -332,6 +332,15 @@ class Permission(Protocol):
         """*operation*: ``publish`` or ``consume`` (MQTT: ``subscribe``, ``receive``), ``admin``."""
         ...
 
+    def sees_all(self, call: Call, subject_filter: str) -> bool:
+        """False: some of what the filter matches is denied, so each delivery is to be asked."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Rises when the rules change."""
+        ...
+
 
 class TopicInfo(NamedTuple):
     """A topic as the name servers know it."""

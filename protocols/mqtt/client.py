@@ -399,11 +399,9 @@ class Client:
         self.driver.flush_soon()
 
     def _release(self, packet: Pubrel) -> None:
-        known = self._inbound.pop(packet.packet_id, None) is not None
+        self._inbound.pop(packet.packet_id, None)
         self.connection.open_qos2.discard(packet.packet_id)
-        reason = 0 if known else Reason.PACKET_IDENTIFIER_NOT_FOUND
-        version = self.connection.version
-        self.connection.queue(encode_ack(PUBCOMP, packet.packet_id, reason, version))
+        self._answer(PUBCOMP, packet.packet_id, Code.OK)  # of unknown ids too: it was released
         self.driver.flush_soon()
 
     # ── leaving ─────────────────────────────────────────────────────────────────────────

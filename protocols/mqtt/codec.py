@@ -11,6 +11,8 @@ from typing import Final
 from protocols.canonical import Head
 from protocols.mqtt.fields import (
     FieldReader,
+    PacketError,
+    SilentError,
     is_text_clean,
     malformed,
     protocol_error,
@@ -33,6 +35,7 @@ from protocols.mqtt.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    Reason,
     Suback,
     Subscribe,
     SubscribeItem,
@@ -177,6 +180,9 @@ DISCONNECT_REASONS: Final = frozenset(
 )
 
 
+SILENT_IF_LONG: Final = frozenset((PacketType.CONNECT, PacketType.PINGREQ, PacketType.PINGRESP))
+
+
 def decode_packet(data: bytes, position: int, start: int, end: int, version: int) -> Packet:
     """
     The packet whose first byte is at *position* and whose body is ``data[start:end]``.
@@ -188,10 +194,13 @@ def decode_packet(data: bytes, position: int, start: int, end: int, version: int
         return _decode_publish(flags, FieldReader(data, start, end), version)
     if packet_type == 0 or (packet_type == PacketType.AUTH and version != V5):
         raise protocol_error(f"there is no packet type {packet_type}")
-    if flags != FLAGS.get(PacketType(packet_type), 0):
+    is_free = packet_type == PacketType.CONNECT and version == V31  # its flags mean nothing there
+    if flags != FLAGS.get(PacketType(packet_type), 0) and not is_free:
         raise malformed(f"flags {flags:04b} of packet type {packet_type}")
     reader = FieldReader(data, start, end)
     packet = _decode_body(packet_type, reader, version)
+    if reader.remaining and packet_type in SILENT_IF_LONG:
+        raise SilentError(Reason.MALFORMED_PACKET, f"{reader.remaining} bytes too many")
     reader.expect_end()
     return packet
 
@@ -223,7 +232,7 @@ def _decode_body(packet_type: int, reader: FieldReader, version: int) -> Packet:
             raise protocol_error(f"AUTH with reason 0x{reason:02X}")
         return Auth(reason, properties)
     if reason not in DISCONNECT_REASONS:
-        raise protocol_error(f"DISCONNECT with reason 0x{reason:02X}")
+        raise SilentError(Reason.PROTOCOL_ERROR, f"DISCONNECT with reason 0x{reason:02X}")
     return Disconnect(reason, properties)
 
 
@@ -244,24 +253,27 @@ def _decode_connect(reader: FieldReader) -> Connect:
     flags, keep_alive_s = reader.byte(), reader.u16()
     has_user, has_password, has_will = flags & 0x80, flags & 0x40, flags & 0x04
     will_qos = flags >> 3 & 3
-    if flags & 1:
+    if flags & 1 and version != V31:
         raise malformed("the reserved connect flag is set")  # [MQTT-3.1.2-3]
     if will_qos == 3 or (not has_will and flags & 0x38):
         raise malformed("will flags without a will")  # [MQTT-3.1.2-11, -12, -13]
     if has_password and not has_user and version != V5:
         raise malformed("a password without a user name")  # [MQTT 3.1.1, 3.1.2-22]
     properties = decode_properties(reader, PacketType.CONNECT) if version == V5 else ()
-    client_id = reader.string()
+    client_id = _decode_client_id(reader)
     will = None
     if has_will:
         will_properties = decode_properties(reader, WILL) if version == V5 else ()
         will_topic, payload = reader.string(), reader.binary()
         _check_message(will_topic, will_properties)
         will = Will(will_topic, payload, will_qos, bool(flags & 0x20), will_properties)
-    user = reader.string() if has_user else None
-    password = reader.binary() if has_password else None
+    try:
+        user = reader.string() if has_user else None
+        password = reader.binary() if has_password else None
+    except PacketError as error:
+        raise SilentError(error.reason, str(error)) from None
     if user is not None and not is_text_clean(user):
-        raise malformed("control characters in the user name")
+        raise SilentError(Reason.MALFORMED_PACKET, "control characters in the user name")
     if (
         find_str(properties, Property.AUTHENTICATION_METHOD) is None
         and any(identifier == Property.AUTHENTICATION_DATA for identifier, _ in properties)
@@ -269,6 +281,17 @@ def _decode_connect(reader: FieldReader) -> Connect:
         raise protocol_error("authentication data without a method")  # [MQTT 5, 3.1.2.11.10]
     clean = bool(flags & 2)
     return Connect(version, client_id, clean, keep_alive_s, user, password, will, properties)
+
+
+def _decode_client_id(reader: FieldReader) -> str:
+    data = reader.binary()
+    try:
+        client_id = data.decode("utf-8")
+    except UnicodeDecodeError:
+        client_id = "\x00"
+    if not is_text_clean(client_id):
+        raise PacketError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "no clean text in the client id")
+    return client_id
 
 
 def _check_message(topic: str, properties: PacketProperties) -> None:
@@ -338,7 +361,7 @@ def _decode_subscribe(reader: FieldReader, version: int) -> Subscribe:
     while reader.remaining:
         items.append(_decode_subscribe_item(reader, version))
     if not items:
-        raise protocol_error("SUBSCRIBE without a filter")  # [MQTT-3.8.3-2]
+        raise malformed("SUBSCRIBE without a filter")  # [MQTT-3.8.3-2]
     return Subscribe(packet_id, tuple(items), properties)
 
 
@@ -369,7 +392,7 @@ def _decode_unsubscribe(reader: FieldReader, version: int) -> Unsubscribe:
         if parse_filter(filters[-1]) is None:
             raise malformed("no topic filter has this form")
     if not filters:
-        raise protocol_error("UNSUBSCRIBE without a filter")  # [MQTT-3.10.3-2]
+        raise malformed("UNSUBSCRIBE without a filter")  # [MQTT-3.10.3-2]
     return Unsubscribe(packet_id, tuple(filters), properties)
 
 

@@ -18,16 +18,17 @@ from protocols.mqtt.codec import (
     take_publishes,
 )
 from protocols.mqtt.encoder import PINGRESP, encode_packet, encode_puback_run
-from protocols.mqtt.fields import PacketError, malformed, protocol_error
+from protocols.mqtt.fields import PacketError, SilentError, malformed, protocol_error
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import (
     V5,
+    V31,
     V311,
-    Auth,
     Connack,
     Connect,
     Disconnect,
     Packet,
+    PacketType,
     Pingreq,
     Puback,
     Pubcomp,
@@ -65,10 +66,13 @@ ALLOWED: Final[dict[State, tuple[type[Packet], ...]]] = {
         Unsubscribe,
         Pingreq,
         Disconnect,
-        Auth,
     ),
     State.CLOSED: (),
 }
+
+SERVER_ONLY: Final = frozenset(
+    (PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
+)
 
 CLIENT_DISCONNECT_REASONS: Final = frozenset(
     # [MQTT 5, table 3-10, "sent by client"]
@@ -218,9 +222,9 @@ class MqttConnection:
         self.unanswered_count -= len(packet_ids)
         self.queue(encode_puback_run(packet_ids))
 
-    def fail(self, reason: Reason, text: str) -> Lost:
+    def fail(self, reason: Reason, text: str, *, is_silent: bool = False) -> Lost:
         """End the connection; a connected 5.0 peer is told why."""
-        if self.state is State.CONNECTED and self.version == V5:
+        if self.state is State.CONNECTED and self.version == V5 and not is_silent:
             self._out.append(encode_packet(Disconnect(reason), V5))
         self._close()
         return Lost(reason, text)
@@ -248,7 +252,8 @@ class MqttConnection:
                     break
                 position = taken
         except PacketError as error:
-            events.append(self.fail(error.reason, str(error)))
+            is_silent = isinstance(error, SilentError)
+            events.append(self.fail(error.reason, str(error), is_silent=is_silent))
         if self.state is State.CLOSED:
             return events
         if position and self._silence_s_max:
@@ -315,13 +320,14 @@ class MqttConnection:
         if self.state is State.CONNECTED:
             if end - position > limits.packet_bytes_max:
                 raise PacketError(Reason.PACKET_TOO_LARGE, f"{end - position} bytes")
-        elif data[position] != 0x10:
+        elif data[position] >> 4 != PacketType.CONNECT:
             raise protocol_error(f"first byte 0x{data[position]:02X} where CONNECT is due")
         elif end - position > limits.connect_bytes_max:
             raise PacketError(Reason.PACKET_TOO_LARGE, f"CONNECT of {end - position} bytes")
 
     def _decode(self, data: bytes, position: int, start: int, end: int) -> Packet:
         if self.state is not State.AWAITING_CONNECT:
+            self._check_type(data[position] >> 4, end - start)
             return decode_packet(data, position, start, end, self.version)
         level = peek_version(data, start, end)
         if not level:
@@ -329,13 +335,25 @@ class MqttConnection:
         if level not in (3, 4, 5):
             self._out.append(encode_packet(Connack(Reason.UNSUPPORTED_PROTOCOL_VERSION), V311))
             raise PacketError(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"protocol level {level}")
+        if data[position] != 0x10 and level != V31:
+            raise malformed(f"first byte 0x{data[position]:02X} of CONNECT")
         self.version = level
         try:
             return decode_packet(data, position, start, end, level)
         except PacketError as error:
-            if level == V5:
+            if level == V5 and not isinstance(error, SilentError):
                 self._out.append(encode_packet(Connack(error.reason), V5))
             raise
+
+    def _check_type(self, packet_type: int, size: int) -> None:
+        """What only a server sends, or nobody: whatever is in it."""
+        if packet_type == PacketType.AUTH and self.version == V5:
+            # no method is configured, so none can have been agreed on [MQTT-4.12.0-7]
+            raise protocol_error("AUTH without an authentication method")
+        if packet_type in SERVER_ONLY:
+            if packet_type == PacketType.PINGRESP and size:
+                raise SilentError(Reason.MALFORMED_PACKET, "PINGRESP with a body")
+            raise protocol_error(f"{PacketType(packet_type).name} from a client")
 
     def _accept(self, packet: Packet, events: list[Event]) -> None:
         if not isinstance(packet, ALLOWED[self.state]):
@@ -348,9 +366,6 @@ class MqttConnection:
             self._out.append(PINGRESP)
         elif isinstance(packet, Disconnect):
             events.append(self._accept_disconnect(packet))
-        elif isinstance(packet, Auth):
-            # no method is configured, so none can have been agreed on [MQTT-4.12.0-7]
-            raise protocol_error("AUTH without an authentication method")
         elif isinstance(packet, Connect):
             self.state = State.OPENING
             self._session_expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, 0)
@@ -394,9 +409,10 @@ class MqttConnection:
         if expiry_s > 0 and not self._session_expiry_s:
             raise protocol_error("a session that ends now cannot be kept")  # [MQTT-3.14.2-2]
         if find_str(packet.properties, Property.SERVER_REFERENCE) is not None:
-            raise protocol_error("a server reference from a client")
+            raise SilentError(Reason.PROTOCOL_ERROR, "a server reference from a client")
         if packet.reason not in CLIENT_DISCONNECT_REASONS:
-            raise protocol_error(f"DISCONNECT with reason 0x{packet.reason:02X}")
+            text = f"DISCONNECT with reason 0x{packet.reason:02X}"
+            raise SilentError(Reason.PROTOCOL_ERROR, text)
         self._close()
         return packet
 

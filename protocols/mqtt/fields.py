@@ -16,6 +16,10 @@ class PacketError(PeerError):
         self.reason = reason
 
 
+class SilentError(PacketError):
+    """A fault that other servers answer by closing alone, and clients are tested for that."""
+
+
 def malformed(text: str) -> PacketError:
     """The bytes cannot be a packet [MQTT 5, 4.13.1]."""
     return PacketError(Reason.MALFORMED_PACKET, text)

@@ -16,7 +16,7 @@ from protocols.errors import Code
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_ack, publish_again
 from protocols.mqtt.fields import protocol_error
-from protocols.mqtt.packets import V5, Pubcomp, Pubrec, Reason
+from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.rendering import Rendering, Renderings
 from protocols.mqtt.session import Flight, Outgoing, Plan, Source, Stage, Subscriptions, Window
@@ -167,7 +167,7 @@ class Outbox:
 
     def deliver(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         """Send what fits the window; the rest waits in order."""
-        if self._may_receive.is_judged:
+        if self._may_receive.is_judged(feed.subscriptions):
             deliveries = self._receivable(feed, deliveries)
         out: list[bytes] = []
         now_ms = clock.wall_ms()
@@ -220,9 +220,7 @@ class Outbox:
             qos = min(plan.qos, rendering.tail.qos)
             if not rendering.tail.topic or rendering.is_expired(now_ms):
                 continue
-            if self._may_receive.is_judged and not self._may_receive.allows(
-                rendering.tail.topic, qos
-            ):
+            if not self._may_receive.allows(rendering.tail.topic, qos):
                 continue
             ids.add(message.message_id)
             one = Plan(qos, True, plan.identifiers)
@@ -280,9 +278,8 @@ class Outbox:
         flight = self.window.flights.get(packet.packet_id)
         version = self._connection.version
         if flight is None:
-            if packet.reason < 0x80:
-                reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-                self._connection.queue(encode_ack(PUBREL, packet.packet_id, reason, version))
+            if packet.reason < 0x80:  # 0x92 would be right too; some clients know only 0
+                self._connection.queue(encode_ack(PUBREL, packet.packet_id, 0, version))
             return
         if flight.qos != 2 or flight.stage == Stage.WAITING:
             raise protocol_error("PUBREC of what is no QoS 2 publish")

@@ -5,6 +5,7 @@ from typing import Final
 
 from protocols.mqtt.fields import (
     FieldReader,
+    PacketError,
     encode_binary,
     encode_string,
     encode_varint,
@@ -160,7 +161,11 @@ _NOT_ZERO: Final = frozenset(
 
 
 def decode_properties(reader: FieldReader, packet_type: int) -> PacketProperties:
-    """Read the property length and the properties that *packet_type* (or ``WILL``) may have."""
+    """
+    Read the property length and the properties that *packet_type* (or ``WILL``) may have.
+
+    What cannot be read is malformed; what can be read and may not be there is judged after it.
+    """
     length = reader.varint()
     if not length:
         return ()
@@ -170,20 +175,20 @@ def decode_properties(reader: FieldReader, packet_type: int) -> PacketProperties
     outer_end, reader.end = reader.end, stop
     allowed = ALLOWED[packet_type]
     pairs: list[tuple[int, PropertyValue]] = []
-    seen: set[int] = set()
     while reader.position < stop:
         identifier = reader.varint()
         form = FORMS.get(identifier)
         if form is None:
             raise malformed(f"there is no property 0x{identifier:02X}")
+        pairs.append((identifier, _decode_value(reader, form)))
+    seen: set[int] = set()
+    for identifier, value in pairs:
         if identifier not in allowed:
-            raise protocol_error(f"property 0x{identifier:02X} does not belong here")
+            raise _fault(packet_type, f"property 0x{identifier:02X} does not belong here")
         if identifier in seen and not _may_repeat(identifier, packet_type):
             raise protocol_error(f"property 0x{identifier:02X} stands twice")
         seen.add(identifier)
-        value = _decode_value(reader, form)
-        _check_range(identifier, form, value)
-        pairs.append((identifier, value))
+        _check_range(identifier, packet_type, value)
     reader.end = outer_end
     return tuple(pairs)
 
@@ -212,11 +217,18 @@ def _decode_value(reader: FieldReader, form: Form) -> PropertyValue:
     return name, reader.string()
 
 
-def _check_range(identifier: int, form: Form, value: PropertyValue) -> None:
-    if form is Form.BYTE and value not in (0, 1):
+def _check_range(identifier: int, packet_type: int, value: PropertyValue) -> None:
+    if FORMS[identifier] is Form.BYTE and value not in (0, 1):
         raise protocol_error(f"property 0x{identifier:02X} is neither 0 nor 1")
     if identifier in _NOT_ZERO and value == 0:
-        raise protocol_error(f"property 0x{identifier:02X} is 0")
+        raise _fault(packet_type, f"property 0x{identifier:02X} is 0")
+
+
+def _fault(packet_type: int, text: str) -> PacketError:
+    """[MQTT 5, 2.2.2.2] calls it malformed; peers do so in SUBSCRIBE and UNSUBSCRIBE only."""
+    if packet_type in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
+        return malformed(text)
+    return protocol_error(text)
 
 
 def encode_properties(properties: PacketProperties) -> bytes:

@@ -55,6 +55,12 @@ class Subscriptions:
         self._by_tag: dict[int, Subscribed] = {}
         self._plans: dict[tuple[tuple[int, ...], int, bool, bool], Plan | None] = {}
         self.has_no_local = False
+        self.is_partial = False
+        """Some of what the filters match is denied: each delivery is to be asked."""
+
+        self.judged_at = -1
+        """Version of the rules that ``is_partial`` holds for."""
+
         self._changed()
 
     def __len__(self) -> int:
@@ -126,6 +132,7 @@ class Subscriptions:
         self._by_tag = {item.tag: item for item in self._by_filter.values()}
         self.has_no_local = any(item.no_local for item in self._by_filter.values())
         self._plans.clear()
+        self.judged_at = -1
 
 
 # ── out ─────────────────────────────────────────────────────────────────────────────────

@@ -55,10 +55,12 @@ def acl() -> Acl:
         (call("dev-13"), "publish", "telemetry/dev-13/t", False),
         (call("dev-+"), "publish", "telemetry/dev-+/t", False),
         (call("dev-7/x"), "publish", "telemetry/dev-7/x", False),
-        (call(), "consume", "telemetry/+/t", False),
+        (call(), "subscribe", "telemetry/+/t", True),
         (call(), "consume", "telemetry/dev-1/t", True),
         (call(), "consume", "telemetry/dev-1/#", True),
-        (call(), "consume", "telemetry/#", False),
+        (call(), "subscribe", "telemetry/#", True),
+        (call(), "subscribe", "telemetry/secret/+", False),
+        (call(protocol="amqp"), "consume", "telemetry/#", False),
         (call(), "consume", "#", False),
         (call("x", roles=("admin",)), "consume", "telemetry/secret/a", False),
         (call("x", roles=("admin",)), "publish", "anything", True),
@@ -70,7 +72,7 @@ def acl() -> Acl:
 def test_the_first_matching_rule_decides(
     acl: Acl, who: Call, operation: str, subject: str, expected: bool
 ) -> None:
-    """Order counts, names fill in without widening, a filter is allowed only as a whole."""
+    """Order counts, names fill in without widening, an MQTT filter is denied only as a whole."""
     assert acl.is_allowed(who, operation, subject=subject) is expected
 
 

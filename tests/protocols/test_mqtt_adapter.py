@@ -498,3 +498,20 @@ async def test_congestion_stops_reading(served: Served) -> None:
         for resume in services.broker.clear_waiters:
             resume()
         assert await client.receive() == Puback(2)
+
+
+async def test_what_is_denied_is_not_delivered(served: Served) -> None:
+    """A wide filter is granted; what the ACL denies of it never arrives, retained or live."""
+    services, address = served
+    async with MqttClient(address, Connect(V5, "a", keep_alive_s=0)) as client:
+        await client.publish("x/secret", b"kept", 1, retain=True)
+        services.denied.add(("consume", "x/secret"))
+        assert await client.subscribe(SubscribeItem("x/#", 1)) == (1,)
+        await client.publish("x/secret", b"live", 1)
+        client.send(Publish("x/open", b"1", 0))
+        (packet,) = await client.publishes(1)
+        assert packet.topic == "x/open"
+        assert await client.is_silent()
+        services.denied.clear()
+        await client.publish("x/secret", b"now", 0)
+        assert [packet.payload for packet in await client.publishes(1)] == [b"now"]

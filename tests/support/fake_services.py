@@ -862,11 +862,19 @@ class FakeServices:
     ) -> bool:
         """``denied`` holds (operation, filter) pairs."""
         address = subject or topic or group
-        names = (operation, "consume") if operation == "subscribe" else (operation,)
+        names = (operation, *(("consume",) if operation in ("subscribe", "receive") else ()))
         return not any(
             of in names and (denied == address or matches(denied, address))
             for of, denied in self.denied
         )
+
+    def sees_all(self, call: Call, subject_filter: str) -> bool:
+        """Any pair of ``denied`` may hide something."""
+        return not self.denied
+
+    @property
+    def version(self) -> int:
+        return len(self.denied)
 
     def admit(self, call: Call) -> Code:
         return self.admit_code
