@@ -327,7 +327,7 @@ class MqttConnection:
 
     def _decode(self, data: bytes, position: int, start: int, end: int) -> Packet:
         if self.state is not State.AWAITING_CONNECT:
-            self._check_type(data[position] >> 4, end - start)
+            self._check_type(data[position], end - start)
             return decode_packet(data, position, start, end, self.version)
         level = peek_version(data, start, end)
         if not level:
@@ -345,14 +345,17 @@ class MqttConnection:
                 self._out.append(encode_packet(Connack(error.reason), V5))
             raise
 
-    def _check_type(self, packet_type: int, size: int) -> None:
+    def _check_type(self, first: int, size: int) -> None:
         """What only a server sends, or nobody: whatever is in it."""
+        packet_type = first >> 4
         if packet_type == PacketType.AUTH and self.version == V5:
             # no method is configured, so none can have been agreed on [MQTT-4.12.0-7]
             raise protocol_error("AUTH without an authentication method")
         if packet_type in SERVER_ONLY:
             if packet_type == PacketType.PINGRESP and size:
                 raise SilentError(Reason.MALFORMED_PACKET, "PINGRESP with a body")
+            if packet_type in (PacketType.SUBACK, PacketType.UNSUBACK) and first & 15:
+                raise malformed(f"first byte 0x{first:02X}")
             raise protocol_error(f"{PacketType(packet_type).name} from a client")
 
     def _accept(self, packet: Packet, events: list[Event]) -> None:

@@ -9,7 +9,7 @@ from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.mqtt.connection import Event, MqttConnection
 from protocols.mqtt.encoder import encode_packet
-from protocols.mqtt.fields import VARINT_MAX, is_text_clean
+from protocols.mqtt.fields import VARINT_MAX
 from protocols.mqtt.front import Front
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.outbox import Outbox
@@ -55,11 +55,7 @@ async def open_session(
     Raises Refused if the directory or all stores are away.
     """
     if (reason := _why_not(front, connect)) is not None:
-        is_garbled = bool(connect.client_id) and reason is Reason.CLIENT_IDENTIFIER_NOT_VALID
-        if is_garbled and connect.version != V5:
-            connection.fail(reason, "control characters in the client id")
-        else:
-            connection.refuse(reason)
+        connection.refuse(reason)
         return None
     client_id = connect.client_id or f"auto-{uuid.uuid4().hex}"
     certificate = client_certificate(driver)
@@ -91,8 +87,6 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     """What is wrong with a CONNECT that is well formed."""
     if find_str(connect.properties, Property.AUTHENTICATION_METHOD) is not None:
         return Reason.BAD_AUTHENTICATION_METHOD
-    if not is_text_clean(connect.client_id):
-        return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if not connect.client_id and (
         connect.version == V31 or (connect.version != V5 and not connect.clean_start)
     ):
