@@ -86,6 +86,7 @@ class QueueKind(Enum):
     SUBSCRIPTION = "subscription"  # one per webhook subscription; spread
     RETAINED = "retained"  # one per store, keyed by address
     DISPATCH = "dispatch"  # one per store: what became visible without a gateway
+    DEAD_LETTER = "dead"  # per store and purpose: what a policy hands over to gateways
 
 
 class QueueRef(NamedTuple):
@@ -535,6 +536,9 @@ class GroupSpec:
     skips_qos0_on_resume: bool = False
     start: Start = Start.END
     cluster: str = ""
+    policy: tuple[tuple[str, int | str], ...] = ()
+    """Of the group itself, at each store: ``max_length`` (ready entries), ``overflow``
+    (``drop-head`` or ``drop-new``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -584,6 +588,9 @@ class QueueStat(NamedTuple):
     in_flight_count: int
     stored_count: int
     """Entries ever put in."""
+
+    consumer_count: int = 0
+    """Streams on its group, over all gateways."""
 
 
 Deliveries = Sequence[Delivery]

@@ -276,6 +276,15 @@ class Counters:
     returned: int = 0
     dead_lettered: int = 0
     discarded: int = 0
+    expired: int = 0
+    """Entries of guarded queues whose time was over before anybody took them."""
+
+    overflowed: int = 0
+    """Entries that made room for others, or found none."""
+
+    queues_ended: int = 0
+    """Queues that nobody used for as long as their policy allows."""
+
     refused: int = 0
     deleted_bytes: int = 0
     rotten_reads: int = 0

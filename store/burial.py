@@ -13,24 +13,34 @@ from store.answers import TopicConfig
 from store.appender import Draft, Plan, append_messages
 from store.core import Core
 from store.groups.group import Group
+from store.groups.guard import Guard
 from store.log.format import EntryFlag, Kind
 from store.log.messages import property_of, retargeted, tag_hash_of, topic_of, with_reconsume_count
 from store.log.state import encode_ack
 from store.metadata.topics import Topics
+from store.policies.handover import Handover
 
 DEAD_LETTER_QUEUE_ID: Final = 0
 """RocketMQ's dead-letter topics have one queue."""
+
+AT_ONCE: Final = 256
+"""Dead letters handed over in one block."""
 
 
 class Burial:
     """Moves messages to dead-letter topics."""
 
-    def __init__(self, core: Core, topics: Topics) -> None:
+    def __init__(self, core: Core, topics: Topics, handover: Handover) -> None:
         self._core = core
         self._topics = topics
+        self._handover = handover
 
-    def bury(self, group: Group, positions: Sequence[int]) -> None:
+    def bury(self, group: Group, positions: Sequence[int], reason: str) -> None:
         """Copy and end these deliveries of *group*."""
+        if group.guard is not None and group.guard.terms.dead_letter:
+            for start in range(0, len(positions), AT_ONCE):
+                self._hand_over(group, group.guard, positions[start : start + AT_ONCE], reason)
+            return
         topic = group.spec.dead_letter_topic
         copies = [copy for at in positions if topic and (copy := self._copy(group, at, topic))]
         if not group.spec.is_volatile:
@@ -43,6 +53,19 @@ class Burial:
             self._core.woken_groups.add(group.number)
         if copies:
             self._append(topic, copies)
+
+    def _hand_over(self, group: Group, guard: Guard, positions: Sequence[int], reason: str) -> None:
+        """To the hand-over queue that the policy names."""
+        if not group.spec.is_volatile:
+            self._core.log.seal_state()
+            payload = encode_ack([(group.number, positions)])
+            self._core.log.state(Kind.DEAD_LETTER, payload)
+        group.done(positions)
+        count = self._handover.messages(guard, positions, reason)
+        self._core.counters.dead_lettered += count
+        self._core.counters.discarded += len(positions) - count
+        if group.returned:
+            self._core.woken_groups.add(group.number)
 
     def _append(self, topic: str, copies: Sequence[bytes]) -> None:
         if topic not in self._topics.configs:

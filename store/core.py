@@ -41,6 +41,9 @@ class Core:
         self.on_message_queue: Callable[[Queue], None] = lambda queue: None
         """Groups that read the topic take the new queue into their read set."""
 
+        self.credit_of: Callable[[int], int] = lambda group: 0
+        """Messages that the consumers of a group would take at once."""
+
         self._ahead_start = 0
         self._ahead = b""
 

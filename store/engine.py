@@ -54,7 +54,9 @@ from store.burial import Burial
 from store.core import Core
 from store.disk import Disk
 from store.groups.deliveries import Deliveries
+from store.groups.group import Group
 from store.groups.selection import Wanted
+from store.index.queues import Queue
 from store.late import LateEntries
 from store.lifecycle import Lifecycle
 from store.log.format import Kind
@@ -64,6 +66,10 @@ from store.log.snapshots import SnapshotWork
 from store.log.spares import PrepareSegment, Upkeep
 from store.log.state import pack
 from store.parts import Parts
+from store.policies.handover import Handover
+from store.policies.keeper import Keeper
+from store.policies.levels import subqueues
+from store.policies.terms import Terms
 from store.reading import Reader
 from store.retention.room import Room
 from store.sending import Sender
@@ -83,10 +89,14 @@ class Engine:
         """Opens nothing."""
         self._core = Core(disk, config)
         self._parts = Parts(self._core)
-        self._burial = Burial(self._core, self._parts.topics)
+        self._handover = Handover(self._core)
+        self._burial = Burial(self._core, self._parts.topics, self._handover)
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
         self._room = Room(self._core)
-        self._sender = Sender(self._core, self._parts, self._room)
+        self._keeper = Keeper(
+            self._core, self._parts.groups, self._deliveries, self._room, self._handover
+        )
+        self._sender = Sender(self._core, self._parts, self._room, self._keeper, self._handover)
         self._late = LateEntries(self._core, self._parts.groups, self._deliveries)
         self._reader = Reader(self._core)
         self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room)
@@ -120,22 +130,32 @@ class Engine:
     def _counts(self, key: bytes, group: str) -> QueueCounts:
         queue = self._core.queues.find(key)
         found = self._parts.groups.find(group) if group else None
+        parts = subqueues(self._core.queues, queue) if queue is not None else ()
         return QueueCounts(
             ready_count=self._deliveries.ready_count(found) if found is not None else 0,
             in_flight_count=len(found.in_flight) if found is not None else 0,
-            stored_count=queue.next if queue is not None else 0,
+            stored_count=sum([part.next for part in parts], queue.next if queue is not None else 0),
+            consumer_count=found.stream_count if found is not None else 0,
         )
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     def recover(self, now: Now) -> RecoveryReport:
         """Read snapshot and log, make the tail durable, open a new epoch. Blocks; call once."""
-        return self._life.recover(now)
+        report = self._life.recover(now)
+        self._keeper.rebuild(now)
+        return report
 
     def tick(self, now: Now) -> float | None:
         """Decide what time decides (deadlines, leases, the idle block); next monotonic due."""
         self._core.at(now)
         return self._life.tick(now)
+
+    def enforce(self, now: Now) -> float | None:
+        """Policies: expiry, length limits, idle queues; next monotonic due. To be called after
+        those who wait were served: what is handed out at once neither expires nor counts."""
+        self._core.at(now)
+        return self._keeper.enforce(now)
 
     def close(self, now: Now) -> None:
         """Append the closing block; then drain ``take_writes``/``confirm`` once more."""
@@ -171,7 +191,9 @@ class Engine:
     def take_woken(self) -> Woken:
         """What became visible since the last call (also after ``tick``, ``ack``, ``end_holder``,
         and after ``send`` for volatile groups)."""
-        return self._life.take_woken()
+        woken = self._life.take_woken()
+        self._keeper.note(woken.groups)
+        return woken
 
     @property
     def has_woken(self) -> bool:
@@ -379,7 +401,7 @@ class Engine:
     ) -> Pending[None]:
         """Idempotent. Policy ``volatile``: forgotten at a restart, visible before the sync."""
         self._core.at(now)
-        self._core.light_queue(key, name, dict(policy))
+        self._keeper.create(self._core.light_queue(key, name, dict(policy)), now)
         return self._wait(None)
 
     def drop_queue(self, key: bytes, group: str, now: Now) -> Pending[QueueCounts]:
@@ -387,13 +409,11 @@ class Engine:
         self._core.at(now)
         counts = self._counts(key, group)
         found = self._parts.groups.find(group) if group else None
-        if found is not None:
-            self._parts.groups.drop(found)
         queue = self._core.queues.find(key)
+        if found is not None and not _is_another(found, queue):
+            self._parts.groups.drop(found)
         if queue is not None:
-            self._core.log.state(Kind.QUEUE_END, pack(queue.number))
-            self._parts.groups.queue_dropped(queue)
-            self._core.queues.drop(queue)
+            self._keeper.drop_subqueues(queue)
         return self._wait(counts)
 
     def purge_queue(self, key: bytes, group: str, now: Now) -> Pending[QueueCounts]:
@@ -405,10 +425,12 @@ class Engine:
             self._deliveries.purge(found)
         return self._wait(counts)
 
-    def stat_queue(self, key: bytes, group: str) -> QueueCounts:
-        """Exact. Raises Refused(NOT_FOUND)."""
+    def stat_queue(self, key: bytes, group: str, now: Now | None = None) -> QueueCounts:
+        """Exact. At *now* a client asks, which is a use of the queue. Raises Refused(NOT_FOUND)."""
         if self._core.queues.find(key) is None:
             raise Refused(Code.NOT_FOUND, key.hex(), "no such queue at this store")
+        if now is not None:
+            self._keeper.used(self._parts.groups.find(group), now)
         return self._counts(key, group)
 
     # ── groups ──────────────────────────────────────────────────────────────────────────
@@ -418,6 +440,7 @@ class Engine:
         owner's grants (they wait for ``resume``); a lower one is Refused(PRECONDITION_FAILED)."""
         self._core.at(now)
         group, is_new = self._parts.groups.open(spec)
+        self._keeper.opened(group, now)
         opened = GroupOpened(group=group.number, cursor=group.cursor, is_new=is_new)
         return Pending(opened, is_done=True) if spec.is_volatile else self._wait(opened)
 
@@ -481,6 +504,8 @@ class Engine:
             frozenset([tag_hash(tag) for tag in tags]) if tags else frozenset(),
             None if matches is None else partial(self._reader.does_match, matches),
         )
+        if invisible_ms:
+            self._keeper.used(found, now)
         return self._deliveries.take(found, wanted, now, holder, invisible_ms)
 
     def ready_count(self, group: int) -> int:
@@ -498,7 +523,21 @@ class Engine:
         """
         self._core.at(now)
         found = self._parts.groups.get(group)
+        self._keeper.used(found, now)
         return self._deliveries.resume(found, holder, holds, now) if found is not None else []
+
+    def retire_holder(self, holder: int) -> None:
+        """The stream is no consumer any more; its deliveries stay until they are settled."""
+        self._deliveries.retire(holder)
+
+    def policy_of(self, group: int) -> Terms | None:
+        """The policy of the group's queue, if it has one."""
+        found = self._parts.groups.get(group)
+        return found.guard.terms if found is not None and found.guard is not None else None
+
+    def use_credit(self, credit_of: Callable[[int], int]) -> None:
+        """Who tells how many messages the consumers of a group would take at once."""
+        self._core.credit_of = credit_of
 
     def end_holder(self, holder: int, now: Now, *, is_lost: bool = False) -> None:
         """
@@ -506,7 +545,8 @@ class Engine:
         owner). *is_lost*: with its gateway's presence; a volatile group then ends.
         """
         self._core.at(now)
-        self._deliveries.end_holder(holder, is_lost=is_lost)
+        for group in self._deliveries.end_holder(holder, is_lost=is_lost):
+            self._keeper.used(group, now)
 
     def ack(self, epoch: int, items: Sequence[AckItem], now: Now) -> Pending[list[tuple[int, int]]]:
         """Ack, change or release; (grant, code) per item; INVALID_RECEIPT_HANDLE for stale ones.
@@ -578,3 +618,8 @@ class Engine:
     def leases_ended_since(self, version: int) -> list[tuple[str, int]]:
         """(gateway, epoch) whose leases ended after *version* was written: to be fenced."""
         return self._parts.leases.ended_since(version)
+
+
+def _is_another(group: Group, queue: Queue | None) -> bool:
+    """The group of a queue that was made again under the same name."""
+    return queue is not None and all(read.queue is not queue for read in group.reads.values())

@@ -197,6 +197,7 @@ class Replay:
             Kind.RETURN: self._return,
             Kind.MARK: self._mark,
             Kind.PURGE: self._purge,
+            Kind.DROP: lambda r, b: self._deliveries.apply_drop_ready(*unpack(r)),
             Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
             Kind.LEASE_END: self._lease_end,
             Kind.EPOCH: lambda r, b: self._deliveries.new_epoch(),

@@ -8,7 +8,7 @@ else is compacted first; what became of the other items stands in a FRAME_RESULT
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
@@ -31,9 +31,13 @@ from store.log.state import pack
 from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
 from store.metadata.retained import CLEARED, RetainedChange
 from store.parts import Parts
+from store.policies.admission import Admission, SetPlan
+from store.policies.handover import Handover
+from store.policies.keeper import TOO_LONG, Keeper
 from store.retention.room import Room
 
 _FULL_HINT: Final = "the store is full"
+QUEUE_FULL_HINT: Final = "the queue is at its limit"
 _HAS_ONCE: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: IntFlag costs 0.6 µs per message
 _SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
 _ITEM_BITS: Final = 0xF
@@ -43,24 +47,15 @@ PLANS_MAX: Final = 20_000
 """Sets whose queues are remembered: as many heads as are in use at a time."""
 
 
-class SetPlan(NamedTuple):
-    """What a set means here and now."""
-
-    plan: Plan | None
-    """None: every item of it is refused."""
-
-    flags: int
-    code: int = 0
-    hint: str = ""
-    missing: tuple[bytes, ...] = ()
-    """Light queues that are gone."""
-
-
 class Sender:
     """Stores messages of both code families."""
 
-    def __init__(self, core: Core, parts: Parts, room: Room) -> None:
+    def __init__(
+        self, core: Core, parts: Parts, room: Room, keeper: Keeper, handover: Handover
+    ) -> None:
         self._core = core
+        self._keeper = keeper
+        self._handover = handover
         self._topics = parts.topics
         self._frames = parts.frames
         self._once = parts.once
@@ -86,21 +81,45 @@ class Sender:
             not is_full
             and not bits & _HAS_ONCE
             and not gateway.refused_orders
-            and all([plan.plan is not None and not plan.missing for plan in plans])
+            and all(
+                [
+                    plan.plan is not None and not plan.missing and not plan.is_judged
+                    for plan in plans
+                ]
+            )
         )
         facts = FrameFacts([], [], [])
         count = len(columns.lengths)
         chosen: Sequence[int] = range(count)
         records = bytearray(frame.records)
         if not is_simple:
-            chosen = self._admit(gateway, frame, plans, facts, is_full=is_full)
+            admission = self._admission(plans)
+            chosen, sets = self._admit(gateway, frame, plans, facts, admission, is_full=is_full)
             if len(chosen) < count:
                 records = _compact(frame, chosen)
                 rows = [[column[index] for index in chosen] for column in columns]
                 columns = SendColumns._make(rows)
+            if admission is not None:
+                columns = columns._replace(set_indexes=sets)
+                plans = [*plans, *admission.variants(plans)]
             if facts.refused or facts.partial or facts.repeats:
                 self._core.log.state(Kind.FRAME_RESULT, pack(*facts))
-        return self._store(gateway, frame, facts, plans, records, columns)
+        answer = self._store(gateway, frame, facts, plans, records, columns)
+        if not is_simple and admission is not None:
+            for guard, record in admission.dead:
+                self._handover.records(guard, [record], TOO_LONG)
+        return answer
+
+    def _admission(self, plans: Sequence[SetPlan]) -> Admission | None:
+        """Who judges the items of a frame; None: no queue of it asks for that."""
+        if not any([plan.is_judged for plan in plans]):
+            return None
+        return Admission(
+            [plan.plan or NOWHERE for plan in plans],
+            self._keeper.judges,
+            self._core.entries.end,
+            self._core.credit_of,
+        )
 
     def _store(
         self,
@@ -189,7 +208,8 @@ class Sender:
         elif not lights:
             hint = "no queue wants it any more"
             return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
-        return SetPlan(Plan(queue, lights), flags, missing=tuple(missing))
+        is_judged = not self._keeper.judges.keys().isdisjoint(lights)
+        return SetPlan(Plan(queue, lights), flags, missing=tuple(missing), is_judged=is_judged)
 
     def _admit(
         self,
@@ -197,36 +217,50 @@ class Sender:
         frame: SendFrame,
         plans: Sequence[SetPlan],
         facts: FrameFacts,
+        admission: Admission | None,
         *,
         is_full: bool,
-    ) -> list[int]:
-        """Indexes of items to be stored; *facts* says what became of the others."""
+    ) -> tuple[list[int], list[int]]:
+        """
+        (indexes of items to be stored, the plan of each); *facts* says what became of the others.
+        """
         chosen: list[int] = []
+        sets: list[int] = []
         seen: dict[bytes, int] = {}
         rows = zip(*frame.columns, strict=True)
-        for index, (_, at, flags, order, _, once_key) in enumerate(rows):
+        end = 0
+        for index, (length, at, flags, order, _, once_key) in enumerate(rows):
+            start, end = end, end + length
             plan = plans[at]
             code, hint = plan.code, plan.hint
             if is_full:
                 code, hint = STORE_FULL, _FULL_HINT
             elif order and order in gateway.refused_orders:
                 code, hint = Code.PRECONDITION_FAILED, "an earlier message of its key was refused"
-            if code:
-                facts.refused.append((index, code, hint, order))
-                if order:
-                    gateway.refused_orders[order] = frame.frame
-                continue
-            if flags & _HAS_ONCE:
+            if not code and flags & _HAS_ONCE:
                 place = self._once.find(once_key, self._core.log.wall_ms)
                 if place is None and once_key in seen:
                     place = (-1 - seen[once_key], -1)  # twice in one frame: as that item
                 if place is not None:
                     facts.repeats.append((index, *place))
                     continue
+            if not code and plan.is_judged and admission is not None:
+                at, full = admission.judge(at, frame.records[start:end])
+                if at < 0:
+                    code, hint = STORE_FULL, QUEUE_FULL_HINT
+                else:
+                    facts.partial.extend([(index, key, int(STORE_FULL)) for key in full])
+            if code:
+                facts.refused.append((index, code, hint, order))
+                if order:
+                    gateway.refused_orders[order] = frame.frame
+                continue
+            if flags & _HAS_ONCE:
                 seen[once_key] = index
             facts.partial.extend([(index, key, int(Code.NOT_FOUND)) for key in plan.missing])
             chosen.append(index)
-        return chosen
+            sets.append(at)
+        return chosen, sets
 
     def _note_extras(
         self,

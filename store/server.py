@@ -49,12 +49,20 @@ TIMER_S_MAX: Final = 1.0
 """The timer fires at least so often; rates and silence are looked at then."""
 
 
+def earlier(one: float | None, other: float | None) -> float | None:
+    """The earlier of two moments that may not come."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
 class StoreServer:
     """Takes the commands of all connections; ``receive`` is the remoting handler."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.counters = ServerCounters()
+        context.engine.use_credit(context.streams.free_credit)
         self.topics_changed = asyncio.Event()
         """Set when the name servers should hear of another topic table."""
 
@@ -206,6 +214,7 @@ class StoreServer:
         due = self.context.engine.tick(now)
         self._end_presences(now)
         has_more = self._serve(now)
+        due = earlier(due, self.context.engine.enforce(now))
         self._commit()
         self._balance()
         self._arm(due, SLOW_RETRY_S if has_more else TIMER_S_MAX, now)

@@ -90,4 +90,5 @@ def group_open(spec: GroupSpec, start: str = "") -> GroupOpen:
         dead_letter_topic=spec.dead_letter_topic,
         skips_qos0_on_resume=spec.skips_qos0_on_resume,
         start=start or spec.start.value,
+        policy=dict(spec.policy),
     )

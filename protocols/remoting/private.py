@@ -264,6 +264,8 @@ class GroupOpen(_Body, frozen=True, kw_only=True):
     dead_letter_topic: str = ""
     skips_qos0_on_resume: bool = False
     start: str = "end"
+    policy: dict[str, int | str] = {}
+    """Of the group itself, at each store: ``max_length`` with ``overflow``."""
 
 
 class GroupOpened(_Body, frozen=True, kw_only=True):
@@ -292,6 +294,9 @@ class StreamOpen(_Body, frozen=True, kw_only=True):
     holds: list[tuple[int, int]] = []
     """(position, grant) that the client still holds, on reopening: the rest returns in place."""
 
+    is_exclusive: bool = False
+    """Refused while others are open; others are refused while it is."""
+
     is_resuming: bool = False
     """Inherited group: first deliver what is in flight, with packet id and stage."""
 
@@ -303,6 +308,8 @@ class StreamOpened(_Body, frozen=True, kw_only=True):
 
 class StreamClose(_Body, frozen=True, kw_only=True):
     stream: int
+    is_retired: bool = False
+    """Only nothing new: what is out may still be acked, and the stream is closed later."""
 
 
 class StreamEnded(_Body, frozen=True, kw_only=True):
@@ -368,6 +375,8 @@ class QueueCounts(_Body, frozen=True, kw_only=True):
     ready_count: int = 0
     in_flight_count: int = 0
     stored_count: int = 0
+    consumer_count: int = 0
+    """Streams that may still get something."""
 
 
 class Retained(_Body, frozen=True, kw_only=True):
@@ -682,6 +691,7 @@ class AckAction(IntEnum):
     ACK = 0
     CHANGE = 1  # visible again after delay ms (0: now, in place); counts as an attempt
     RELEASE = 2  # as CHANGE with 0, and the attempt does not count: the client never saw it
+    REJECT = 3  # done, and handed over as a dead letter where the queue's policy says so
 
 
 ACK_ITEM: Final = struct.Struct(">IQIBQ")

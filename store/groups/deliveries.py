@@ -14,8 +14,16 @@ from protocols.errors import Code
 from protocols.remoting.private import AckAction, AckItem, MarkItem
 from store.answers import Granted
 from store.core import Core
-from store.groups.group import GrantBatch, Group, GroupRead
-from store.groups.selection import Wanted, select_fresh, select_returned, tags_by_ordinal
+from store.groups.group import GrantBatch, Group
+from store.groups.guard import Guard, Line, end_of
+from store.groups.guarded import scan_all, select_guarded
+from store.groups.selection import (
+    Fresh,
+    Wanted,
+    select_fresh,
+    select_returned,
+    tags_by_ordinal,
+)
 from store.groups.table import GroupTable
 from store.log.format import Kind
 from store.log.state import (
@@ -32,6 +40,8 @@ from store.log.state import (
 OK: Final = int(Code.OK)
 STALE: Final = int(Code.INVALID_RECEIPT_HANDLE)
 MARKED_SENT: Final = 1
+TOO_OFTEN: Final = "delivery_limit"
+REJECTED: Final = "rejected"
 GRANTS_SKIPPED: Final = 0xFFFF
 """More takes of one group than fit between two syncs; 65,536 starts fit a 32-bit number."""
 
@@ -45,17 +55,21 @@ class Deliveries:
     """The moving part of all groups."""
 
     def __init__(
-        self, core: Core, table: GroupTable, bury: Callable[[Group, Sequence[int]], None]
+        self, core: Core, table: GroupTable, bury: Callable[[Group, Sequence[int], str], None]
     ) -> None:
         self._core = core
         self._table = table
         self._bury = bury
-        """Dead-letter these positions: copy and ack in one block."""
+        """Dead-letter these positions for a reason: copy and ack in one block."""
+
+        self.expire: Callable[[Guard, Line, int], int] = lambda guard, line, wall_ms: 0
+        """End what has expired at the head of a line."""
 
         self._deadlines: list[tuple[float, int, Group, GrantBatch]] = []
         self._deadline_count = 0
         self._live_batches = 0
         self._holders: dict[int, dict[Group, None]] = {}
+        self._retired: set[int] = set()
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 
@@ -63,21 +77,34 @@ class Deliveries:
         self, group: Group, wanted: Wanted, now: Now, holder: int, invisible_ms: int
     ) -> list[Granted]:
         """Grant returned entries, then new ones."""
-        back = select_returned(group, wanted) if group.returned else []
-        room = wanted.count_max - len(back)
-        entries = self._core.entries
-        fresh = select_fresh(group, wanted, entries, room) if room > 0 and group.ready else None
+        fresh: Fresh | None
+        by_level: list[int] | None = None
+        if group.guard is not None and group.guard.queue is not None and not group.spec.is_fifo:
+            selected = select_guarded(group, group.guard, wanted, self.expire)
+            back, fresh = selected.back, selected.fresh
+            by_level = selected.order if group.guard.levels else None
+        else:
+            back = select_returned(group, wanted) if group.returned else []
+            room = wanted.count_max - len(back)
+            fresh = (
+                select_fresh(group, wanted, self._core.entries, room)
+                if room > 0 and group.ready
+                else None
+            )
         ordinals = [group.open[position] for position in back]
         positions, held, scans = back, [], []
         if fresh is not None:
+            if fresh.is_cut:
+                self._core.woken_groups.add(group.number)
             ordinals += fresh.ordinals
             positions = back + fresh.ordinals
             held = fresh.held
-            if fresh.is_cut:
-                self._core.woken_groups.add(group.number)
             scans = [(read.serial, read.at) for read in fresh.moved]
         if not positions and not held:
             return []
+        if by_level is not None:  # books are kept by position
+            positions.sort()
+            ordinals.sort()
         if group.spec.is_auto_ack:
             group.top = group.last_done = positions[-1]
             return self._granted(group, positions, ordinals, 0)
@@ -93,6 +120,8 @@ class Deliveries:
         group.granted(batch, ordinals)
         self._watch(group, batch, now, invisible_ms, holder)
         self._core.counters.granted += len(positions)
+        if by_level is not None:
+            positions = ordinals = by_level
         return self._granted(group, positions, ordinals, grant)
 
     def _log_grant(
@@ -115,7 +144,7 @@ class Deliveries:
     ) -> None:
         batch.invisible_ms = invisible_ms
         if holder:
-            self._holders.setdefault(holder, {})[group] = None
+            self._hold(holder, group)
         else:
             self._set_deadline(group, batch, now.monotonic + invisible_ms / 1000)
 
@@ -159,6 +188,7 @@ class Deliveries:
         """(results, whether one must wait for the disk)."""
         results: list[tuple[int, int]] = []
         done: dict[Group, list[int]] = {}
+        rejected: dict[Group, list[int]] = {}
         group: Group | None = None
         number = -1
         must_wait = False
@@ -172,9 +202,15 @@ class Deliveries:
             elif action == AckAction.ACK:
                 done.setdefault(group, []).append(position)
                 results.append((grant, OK))
+            elif action == AckAction.REJECT:
+                rejected.setdefault(group, []).append(position)
+                results.append((grant, OK))
             else:
                 results.append((self._change(group, batch, position, action, delay_ms, now), OK))
                 must_wait = must_wait or not group.spec.is_volatile
+        for group, positions in rejected.items():
+            must_wait = must_wait or not group.spec.is_volatile
+            self._bury(group, positions, REJECTED)
         logged = [(group.number, at) for group, at in done.items() if not group.spec.is_volatile]
         if logged:
             self._core.log.state(Kind.ACK, encode_ack(logged))
@@ -219,10 +255,12 @@ class Deliveries:
     def _return(self, group: Group, positions: Sequence[int], *, counts: bool) -> None:
         """Back in place; those that had their last attempt to the dead-letter topic."""
         limit = group.spec.attempts_max
+        if group.guard is not None:
+            limit = group.guard.terms.attempts_max or limit
         if counts and limit:
             dead = [at for at in positions if group.attempts.get(at, 0) + 1 >= limit]
             if dead:
-                self._bury(group, dead)
+                self._bury(group, dead, TOO_OFTEN)
                 positions = [at for at in positions if at not in set(dead)]
         if not positions:
             return
@@ -258,7 +296,7 @@ class Deliveries:
         self, group: Group, holder: int, holds: Sequence[tuple[int, int]], now: Now
     ) -> list[Granted]:
         """A stream opens or opens again."""
-        self._holders.setdefault(holder, {})[group] = None
+        self._hold(holder, group)
         if group.spec.is_inherited:
             return self._inherit(group, holder, now)
         kept: dict[GrantBatch, list[int]] = {}
@@ -297,9 +335,12 @@ class Deliveries:
         self._watch(group, batch, now, 0, holder)
         return self._granted(group, positions, ordinals, grant)
 
-    def end_holder(self, holder: int, *, is_lost: bool) -> None:
-        """A stream ended; *is_lost*: with its gateway's presence."""
-        for group in self._holders.pop(holder, {}):
+    def end_holder(self, holder: int, *, is_lost: bool) -> list[Group]:
+        """A stream ended; *is_lost*: with its gateway's presence. The groups it was on."""
+        is_retired = holder in self._retired
+        self._retired.discard(holder)
+        for group in (groups := list(self._holders.pop(holder, {}))):
+            group.stream_count -= not is_retired
             batches = list(group.holders.get(holder, ()))
             if is_lost and group.spec.is_volatile and not self._is_streamed(group):
                 self._table.apply_drop(group)
@@ -315,6 +356,19 @@ class Deliveries:
                 if group.in_flight.get(at) is batch
             ]
             self._return(group, sorted(positions), counts=True)
+        return groups
+
+    def _hold(self, holder: int, group: Group) -> None:
+        groups = self._holders.setdefault(holder, {})
+        if group not in groups:
+            groups[group] = None
+            group.stream_count += 1
+
+    def retire(self, holder: int) -> None:
+        """The stream takes nothing any more; what it has may still be acked."""
+        for group in self._holders.get(holder, ()) if holder not in self._retired else ():
+            group.stream_count -= 1
+        self._retired.add(holder)
 
     def _is_streamed(self, group: Group) -> bool:
         return any(group in groups for groups in self._holders.values())
@@ -392,7 +446,7 @@ class Deliveries:
         """All ready entries are done; how many."""
         limit = self.limit_of(group)
         count = self.ready_count(group)
-        scans = [(read.serial, _end_of(read, limit)) for read in group.reads.values()]
+        scans = [(read.serial, end_of(read, limit)) for read in group.reads.values()]
         held = [position for queue in group.held.values() for position in queue]
         positions = [*group.returned, *held]
         if not group.spec.is_volatile:
@@ -403,16 +457,30 @@ class Deliveries:
     def apply_purge(
         self, number: int, scans: Iterable[tuple[int, int]], positions: Iterable[int]
     ) -> None:
-        group = self._table.get(number)
-        if group is None:
-            return
-        for serial, at in scans:
-            read = group.reads.get(serial)
-            if read is not None:
-                read.at = max(read.at, at)
-        held = [position for queue in group.held.values() for position in queue]
-        group.done(held)
-        group.done(positions)
+        if (group := self._table.get(number)) is not None:
+            group.done([position for queue in group.held.values() for position in queue])
+        self.apply_drop_ready(number, scans, positions)
+
+    def apply_drop_ready(
+        self, number: int, scans: Iterable[tuple[int, int]], positions: Iterable[int]
+    ) -> None:
+        """Entries that left unseen, by a policy."""
+        if (group := self._table.get(number)) is not None:
+            for serial, at in scans:
+                if (read := group.reads.get(serial)) is not None:
+                    read.at = max(read.at, at)
+            group.done(positions)
+
+    def set_back(self, group: Group, line: Line, limit: int, count: int) -> None:
+        """Offer the next *count* entries to nobody: they are returned ones from now on."""
+        positions, moved = scan_all(group, line, limit, count)
+        grant, scans = group.last_grant + 1, [(read.serial, read.at) for read in moved]
+        self._log_grant(group, grant, 0, 0, positions, [], scans)
+        group.granted(GrantBatch(grant, self._core.log.epoch, 0, positions), positions)
+        if not group.spec.is_volatile:
+            payload = encode_return(group.number, positions, counts=False)
+            self._core.log.state(Kind.RETURN, payload)
+        group.give_back(positions, counts=False)
 
     def limit_of(self, group: Group) -> int:
         """Ordinals below may be seen by the group."""
@@ -420,17 +488,10 @@ class Deliveries:
         return entries.end if group.spec.is_volatile else entries.visible
 
     def ready_count(self, group: Group) -> int:
-        limit = self.limit_of(group)
-        fresh = [max(0, _end_of(read, limit) - read.at) for read in group.ready]
+        fresh = [max(0, end_of(read, self.limit_of(group)) - read.at) for read in group.ready]
         return sum(fresh) + len(group.returned) + group.held_count
 
     def apply_mark(self, number: int, position: int, packet_id: int, stage: int) -> None:
         group = self._table.get(number)
         if group is not None and position in group.in_flight:
             group.marks[position] = (packet_id, stage)
-
-
-def _end_of(read: GroupRead, limit: int) -> int:
-    """Queue offset up to which *read* may go now."""
-    end = read.queue.visible_end(limit)
-    return min(end, read.stop_at) if read.stop_at >= 0 else end

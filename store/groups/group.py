@@ -11,11 +11,14 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocols.remoting.private import GroupOpen
 from store.index.entries import Entries
 from store.index.queues import Queue
+
+if TYPE_CHECKING:
+    from store.groups.guard import Guard
 
 NO_DEADLINE: Final = float("inf")
 HELD_MAX: Final = 10_000
@@ -118,6 +121,12 @@ class Group:
         self.reads: dict[int, GroupRead] = {}
         """By serial."""
 
+        self.guard: Guard | None = None
+        """Enforces a policy; None: there is none."""
+
+        self.stream_count = 0
+        """Streams that may still get something."""
+
         self.next_serial = 1
         self.ready: dict[GroupRead, None] = {}
         """Reads that may have something new."""
@@ -218,7 +227,8 @@ class Group:
         """Note positions that were never open before, for the cursor."""
         if not positions:
             return
-        if positions[0] > self.top:  # the common case; a heap grows by larger keys at its end
+        is_new = positions[0] > self.top and (self.guard is None or not self.guard.levels)
+        if is_new:  # the common case; a heap grows by larger keys at its end
             self.open.update(zip(positions, ordinals, strict=True))
             self._heap.extend(positions)
         else:

@@ -90,7 +90,7 @@ def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> 
     turns = dict.fromkeys(group.turns) if spec.is_fifo else {}
     while len(fresh.ordinals) < count and reads:
         want = count - len(fresh.ordinals)
-        ordinals, moved = _scan(group, reads, wanted.limit, want if is_plain else max(want, 32))
+        ordinals, moved = scan(group, reads, wanted.limit, want if is_plain else max(want, 32))
         if not ordinals:
             break
         fresh.moved.extend(read for read in moved if read not in fresh.moved)
@@ -112,8 +112,8 @@ def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> 
     return fresh
 
 
-def _scan(
-    group: Group, reads: list[GroupRead], limit: int, count: int
+def scan(
+    group: Group, reads: Sequence[GroupRead], limit: int, count: int
 ) -> tuple[list[int], list[GroupRead]]:
     """The next up to *count* ordinals over *reads*, each once, ascending; reads moved past them."""
     slices: list[tuple[GroupRead, Sequence[int]]] = []

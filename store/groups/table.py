@@ -18,6 +18,7 @@ from store.groups.group import GrantBatch, Group, GroupRead
 from store.index.queues import Queue
 from store.log.format import Kind
 from store.log.state import pack
+from store.policies.levels import subqueues
 
 VOLATILE_FROM: Final = 1 << 31
 """Group numbers from here on belong to volatile groups: never logged, gone at a restart."""
@@ -118,7 +119,10 @@ class GroupTable:
             if queue is None and is_created_explicitly(read.key):
                 raise Refused(Code.NOT_FOUND, read.name or read.key.hex(), "no such queue here")
             policy = queue.policy if queue is not None else {}
-            found.append((read.tag, self._core.light_queue(read.key, read.name, policy)))
+            queue = self._core.light_queue(read.key, read.name, policy)
+            found.append((read.tag, queue))
+            if policy:
+                found += [(read.tag, part) for part in subqueues(self._core.queues, queue)]
         return found
 
     def _rows(

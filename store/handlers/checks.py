@@ -4,6 +4,7 @@ from typing import Final
 
 from protocols.errors import Code, Refused
 from protocols.remoting.private import GroupOpen, Pop, StreamOpen
+from store.policies.terms import check_policy
 
 U16_MAX: Final = 0xFFFF
 U32_MAX: Final = 0xFFFFFFFF
@@ -42,6 +43,7 @@ def check_group_open(spec: GroupOpen) -> None:
     require(spec.start in STARTS, spec.name, f"start '{spec.start[:20]}' is none of {STARTS}")
     for number in (spec.incarnation, spec.owner_epoch, spec.attempts_max):
         require(0 <= number <= I64_MAX, spec.name, f"{number} is out of range")
+    check_policy(spec.name, spec.policy)
     tags = {read.tag for read in spec.reads}
     require(len(tags) == len(spec.reads), spec.name, "read tags are not unique")
     for read in spec.reads:

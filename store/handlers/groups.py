@@ -43,6 +43,7 @@ from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import parse_sql
 from store.handlers.gateways import live_gateway
+from store.policies.terms import check_policy
 
 WAIT_MS_MAX = 60_000
 """Longest long poll that is granted; a client asks again."""
@@ -101,6 +102,7 @@ def open_stream(
         credit=asked.credit,
         holds=asked.holds,
         now=clock.read(),
+        is_exclusive=asked.is_exclusive,
     )
     return request.answer(body=encode_body(StreamOpened(in_flight_count=count)))
 
@@ -108,7 +110,13 @@ def open_stream(
 def close_stream(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    context.streams.close(connection, decode(request, StreamClose).stream, clock.read())
+    """End a stream, or only its appetite; answered after what it was sent before."""
+    told = decode(request, StreamClose)
+    if told.is_retired:
+        context.streams.retire(connection, told.stream)
+        context.streams.flush(connection)
+    else:
+        context.streams.close(connection, told.stream, clock.read())
     return request.answer()
 
 
@@ -277,6 +285,7 @@ def create_queue(
     asked = decode(request, QueueCreate)
     check_key(asked.key)
     check_name(asked.name, "queue")
+    check_policy(asked.name, asked.policy)
     pending = context.engine.create_queue(asked.key, asked.name, asked.policy, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
@@ -316,7 +325,7 @@ def stat_queue(
 ) -> RemotingCommand | None:
     asked = decode(request, QueueStatRequest)
     check_key(asked.key)
-    counts = context.engine.stat_queue(asked.key, asked.group)
+    counts = context.engine.stat_queue(asked.key, asked.group, clock.read())
     return request.answer(body=encode_body(counts))
 
 

@@ -39,11 +39,24 @@ ITEM_BYTES = 40
 FRAME_RESERVE = 64 << 10
 """Left free in a frame for heads and read tags, which ``ITEM_BYTES`` only estimates."""
 
+IN_EXCLUSIVE_USE = "in exclusive use"
+
 
 class Stream:
     """One standing pop of one group for one gateway."""
 
-    __slots__ = ("connection", "credit", "gateway", "group", "holder", "lost_at", "number", "sent")
+    __slots__ = (
+        "connection",
+        "credit",
+        "gateway",
+        "group",
+        "holder",
+        "is_exclusive",
+        "is_retired",
+        "lost_at",
+        "number",
+        "sent",
+    )
 
     def __init__(
         self, connection: Connection, gateway: GatewayKey, number: int, group: int, holder: int
@@ -59,6 +72,12 @@ class Stream:
 
         self.credit = 0
         self.sent = 0
+        self.is_exclusive = False
+        """Nobody else may read the group."""
+
+        self.is_retired = False
+        """It takes nothing any more, and waits for what is out to be settled."""
+
         self.lost_at: float | None = None
         """When its connection was lost; its deliveries wait so long for a resume."""
 
@@ -132,6 +151,7 @@ class Streams:
         credit: int,
         holds: Sequence[tuple[int, int]],
         now: Now,
+        is_exclusive: bool = False,
     ) -> int:
         """
         Open a stream, or resume the one that a lost connection had under the same number.
@@ -141,11 +161,13 @@ class Streams:
             credit and are sent regardless of it.
 
         Raises:
-            Refused: no such group.
+            Refused: somebody reads the group exclusively, or this one would.
         """
         self.close(connection, number, now)
+        self._check_exclusive(gateway, number, group, is_exclusive=is_exclusive)
         self._holders += 1
         stream = Stream(connection, gateway, number, group, self._holders)
+        stream.is_exclusive = is_exclusive
         granted = self._engine.resume(group, stream.holder, holds, now)
         stream.credit = credit
         self._by_number[connection, number] = stream
@@ -157,10 +179,35 @@ class Streams:
         self._woken[group] = None
         return delivered
 
+    def _check_exclusive(
+        self, gateway: GatewayKey, number: int, group: int, *, is_exclusive: bool
+    ) -> None:
+        others = [
+            other
+            for other in self._by_group.get(group, ())
+            if not other.is_retired and (other.gateway, other.number) != (gateway, number)
+        ]
+        if any(other.is_exclusive for other in others) or (is_exclusive and others):
+            raise Refused(Code.FORBIDDEN, f"group {group}", IN_EXCLUSIVE_USE)
+
+    def retire(self, connection: Connection, number: int) -> None:
+        """Nothing new goes to a stream; it is no consumer any more."""
+        stream = self._by_number.get((connection, number))
+        if stream is not None and not stream.is_retired:
+            stream.is_retired = True
+            stream.credit = 0
+            self._engine.retire_holder(stream.holder)
+            self._woken[stream.group] = None
+
+    def free_credit(self, group: int) -> int:
+        """Deliveries that the streams of *group* would take now."""
+        streams = [s for s in self._by_group.get(group, ()) if s.lost_at is None]
+        return sum([max(0, stream.credit - stream.sent) for stream in streams])
+
     def allow(self, connection: Connection, number: int, credit: int) -> None:
         """Set the total of deliveries that a stream may have received; it may be lower."""
         stream = self._by_number.get((connection, number))
-        if stream is not None:
+        if stream is not None and not stream.is_retired:
             stream.credit = credit
             if credit > stream.sent:
                 self._woken[stream.group] = None
@@ -233,7 +280,12 @@ class Streams:
         streams = self._by_group.get(group)
         if not streams:
             return
-        eager = [s for s in streams if s.credit > s.sent and s.lost_at is None]
+        policy = self._engine.policy_of(group)
+        is_single = policy is not None and policy.is_single_active
+        candidates: Iterable[Stream] = streams
+        if is_single:  # the first that came is the active one, and the next when it has gone
+            candidates = [stream for stream in streams if not stream.is_retired][:1]
+        eager = [s for s in candidates if s.credit > s.sent and s.lost_at is None]
         if not eager:
             return
         share = FRAME_ITEMS_MAX
@@ -249,8 +301,9 @@ class Streams:
             if not granted:
                 break
             self._deliver(stream, granted, now)
-            streams.pop(stream, None)  # last in line for the next
-            streams[stream] = None
+            if not is_single:  # last in line for the next
+                streams.pop(stream, None)
+                streams[stream] = None
             if len(granted) == count:
                 self._woken[group] = None
 

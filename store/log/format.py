@@ -167,6 +167,7 @@ class Kind(IntEnum):
     CURSOR = 26  # F: everything of a group below a position is done
     DEAD_LETTER = 27  # an ack whose message is copied in the same block
     PURGE = 28
+    DROP = 29  # ready entries that are done without having been handed out
     DIRECTORY = 30
     LEASE_END = 31
     EPOCH = 32

@@ -49,6 +49,12 @@ def body_at(record: Bytes) -> int:
     return 84 + (12 if flags & BORN_V6 else 0) + (12 if flags & STORE_V6 else 0)
 
 
+def body_size_of(record: Bytes) -> int:
+    """Bytes of the body."""
+    size: int = _INT.unpack_from(record, body_at(record))[0]
+    return size
+
+
 def store_time_at(record: Bytes) -> int:
     return STORE_TIME_AT_V6 if record[SYS_FLAG_LOW_AT] & BORN_V6 else STORE_TIME_AT
 
