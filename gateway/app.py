@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, create_model
 
+from gateway.bans import Bans
 from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
 from gateway.clusters.client import ClusterClient
@@ -214,6 +215,7 @@ class Gateway:
         self._clusters: dict[str, ClusterClient] = {}
         self._pipeline: GatewayPipeline | None = None
         self._streams: Streams | None = None
+        self._bans: Bans | None = None
         self._directory: DirectoryClient | None = None
         self._dispatcher: Dispatcher | None = None
         self._services: GatewayServices | None = None
@@ -253,6 +255,10 @@ class Gateway:
             await self._streams.close()
         if self._pipeline is not None:
             await self._pipeline.close()
+        if self._bans is not None:
+            await self._bans.close()
+        if self._services is not None:
+            await self._services.close()
         if self._directory is not None:
             await self._directory.leave()
         for cluster in self._clusters.values():
@@ -324,6 +330,7 @@ class Gateway:
             instance=self._local.instance if self._local is not None else "",
         )
         self._streams = Streams(self._clusters, self._pipeline)
+        self._bans = Bans(self._directory, self.clients)
         topics = GatewayTopics(self._clusters, self._pipeline)
         self._services = services = GatewayServices(
             pipeline=self._pipeline,
@@ -333,7 +340,8 @@ class Gateway:
             rules=self._rules,
             metrics=self.metrics,
             clients=self.clients,
-            connections_max=config.limits.connections_max,
+            bans=self._bans,
+            limits=config.limits,
             opened=self.listeners.opened,
         )
         for cluster in self._clusters.values():
@@ -342,6 +350,9 @@ class Gateway:
         await self._directory.start()
         self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
         self._dispatcher.start()
+        self._bans.start()
+        if self.admin is not None:
+            self.admin.client_routes.bans = self._bans
         return services
 
     def _lease_ended(self) -> None:

@@ -25,6 +25,8 @@ COMMANDS: Final[dict[str, str]] = {
     "explain": "gateway.commands.explain:explain",
     "user": "gateway.commands.users:user",
     "acl": "gateway.commands.users:acl",
+    "client": "gateway.commands.clients:client",
+    "ban": "gateway.commands.clients:ban",
     "send": "gateway.commands.messages:send",
     "pop": "gateway.commands.messages:pop",
     "tail": "gateway.commands.messages:tail",

@@ -58,6 +58,13 @@ class ClientTable:
             found[1]()
         return found is not None
 
+    def kick_where(self, is_meant: Callable[[ClientInfo], bool]) -> int:
+        """End every connection that *is_meant* says; how many there were."""
+        found = [kick for info, kick in list(self._clients.values()) if is_meant(info)]
+        for kick in found:
+            kick()
+        return len(found)
+
     def kick_all(self) -> None:
         for _, kick in list(self._clients.values()):
             kick()

@@ -36,7 +36,7 @@ from protocols.daemon.config import (
 )
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
-from protocols.daemon.units import Address, Addresses, Count, Rate, Texts, as_list
+from protocols.daemon.units import Address, Addresses, Count, DurationMs, Rate, Texts, as_list
 from protocols.errors import ConfigError
 from protocols.tls import TlsSettings
 
@@ -184,8 +184,21 @@ class ProtocolSection(ConfigModel):
     model_config = {**ConfigModel.model_config, "extra": "allow"}
 
 
+class FlappingConfig(ConfigModel):
+    """A client id that connects too often at one gateway is banned for a while, at all of them."""
+
+    connects: int = Field(default=15, ge=2)
+    """Connections in one window that are still normal."""
+
+    window: DurationMs = Field(default=60_000, ge=1000)
+    ban: DurationMs = Field(default=300_000, ge=1000)
+
+
 class LimitsConfig(ConfigModel):
     """Bounds of the gateway as a whole."""
+
+    flapping: FlappingConfig | None = None
+    """Absent: nobody is banned by itself."""
 
     connections_max: Count = Field(default=100_000, ge=1)
     """Client connections over all listeners."""

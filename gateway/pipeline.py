@@ -87,7 +87,9 @@ class GatewayPipeline:
         self._decisions: dict[tuple[Call, Head], Decision] = {}
         self._lanes: dict[Call, Lane] = {}
         self._learning: dict[tuple[str, str], list[Batch]] = {}
-        self._resumes: list[Callable[[], None]] = []
+        self._resumes: list[tuple[Callable[[], None], Call | None]] = []
+        self._held: dict[Call, int] = {}
+        # calls whose messages a throttle holds back: their clients are not read
         self.message_count = 0
         """Messages that came in, for metrics."""
 
@@ -286,6 +288,9 @@ class GatewayPipeline:
             batch.next_index = stop
             batch.fail(start, stop, Code.TOO_MANY_REQUESTS, hint)
             return True
+        if not verdict.is_taken:
+            self._hold(batch, verdict.delay_s)
+            return False
         done = batch.done
 
         def released(results: SendResults) -> None:
@@ -295,9 +300,22 @@ class GatewayPipeline:
         batch.done = released
         if verdict.delay_s > 0:
             batch.is_admitted = True
-            self._loop.call_later(verdict.delay_s, self._resume_later, batch)
+            self._hold(batch, verdict.delay_s)
             return False
         return True
+
+    def _hold(self, batch: Batch, delay_s: float) -> None:
+        """Look at the batch again later; meanwhile its client need not be read."""
+        self._held[batch.call] = self._held.get(batch.call, 0) + 1
+        self._loop.call_later(delay_s, self._let_go, batch)
+
+    def _let_go(self, batch: Batch) -> None:
+        self._held[batch.call] -= 1
+        if not self._held[batch.call]:
+            del self._held[batch.call]
+        self._resume_later(batch)
+        if batch.call not in self._held:
+            self.link_cleared()
 
     # ── waiting for a route ─────────────────────────────────────────────────────────────
 
@@ -389,6 +407,8 @@ class GatewayPipeline:
     # ── back-pressure ───────────────────────────────────────────────────────────────────
 
     def is_congested(self, call: Call) -> bool:
+        if self._held and call in self._held:
+            return True
         store = self.decider.store_of(call)
         for cluster in self._clusters.values():
             for link in cluster.links.values():
@@ -396,17 +416,19 @@ class GatewayPipeline:
                     return True
         return False
 
-    def when_clear(self, resume: Callable[[], None]) -> None:
-        self._resumes.append(resume)
-        if not any(self._congested_links()):
+    def when_clear(self, resume: Callable[[], None], call: Call | None = None) -> None:
+        self._resumes.append((resume, call))
+        if call not in self._held and not any(self._congested_links()):
             self._loop.call_soon(self.link_cleared)
 
     def link_cleared(self) -> None:
         """Let those go on who stopped reading."""
         if self._resumes and not any(self._congested_links()):
-            resumes, self._resumes = self._resumes, []
-            for resume in resumes:
-                resume()
+            resumes = self._resumes
+            self._resumes = [waiting for waiting in resumes if waiting[1] in self._held]
+            for resume, call in resumes:
+                if call not in self._held:
+                    resume()
 
     def _congested_links(self) -> list[bool]:
         return [

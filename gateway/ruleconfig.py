@@ -6,6 +6,7 @@ they are read, from the sets in the validation context, so that all mistakes com
 """
 
 import ipaddress
+import math
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -26,7 +27,7 @@ _PLACEHOLDER = re.compile(r"\{([^}]*)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset(
     {"identity", "client_id", "tenant", "certificate_name", "subject", "topic"}
 )
-_OVER = re.compile(r"(?:delay\s+(\d+)\s*(ms|s)\s+then\s+)?reject")
+_OVER = re.compile(r"wait|(?:delay\s+(\d+)\s*(ms|s)\s+then\s+)?reject")
 
 
 def _known(what: str, key: str) -> Any:
@@ -290,7 +291,9 @@ class ThrottleConfig(ConfigModel):
     name: str = Field(pattern=ROUTE_NAME)
     """Names the entry in logs, metrics and ``tidegate explain``."""
 
-    per: Literal["listener", "tenant", "identity", "topic", "cluster", "client_ip", "all"] = "all"
+    per: Literal[
+        "listener", "tenant", "identity", "client", "topic", "cluster", "client_ip", "all"
+    ] = "all"
     """One bucket for each value of this field."""
 
     when: WhenConfig = WhenConfig()
@@ -315,20 +318,23 @@ class ThrottleConfig(ConfigModel):
     """How much of a rate may come at once, as so many milliseconds' worth of it."""
 
     over: str = "reject"
-    """What happens above a rate: ``reject``, or ``delay 200ms then reject``."""
+    """What happens above a rate: ``reject``, ``delay 200ms then reject``, or ``wait``: nothing is
+    refused, the client is not read until there is room (protocols that can: MQTT)."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> "ThrottleConfig":
         if _OVER.fullmatch(self.over) is None:
-            raise ValueError("over is 'reject' or 'delay <n>ms then reject'")
+            raise ValueError("over is 'reject', 'delay <n>ms then reject' or 'wait'")
         limits = (self.publish, self.bytes, self.connections, self.connect_rate, self.inflight)
         if all(limit is None for limit in limits):
             raise ValueError("limits nothing: publish, bytes, connections, connect_rate, inflight")
         return self
 
     @property
-    def delay_ms_max(self) -> int:
+    def delay_ms_max(self) -> float:
         """How long a message may be held back before it is refused."""
+        if self.over == "wait":
+            return math.inf
         found = _OVER.fullmatch(self.over)
         if found is None or found[1] is None:
             return 0

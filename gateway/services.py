@@ -4,7 +4,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from gateway.bans import Ban, Bans
 from gateway.clients import ClientTable
+from gateway.config import LimitsConfig
+from gateway.flapping import Flapping
 from gateway.identity import Identities
 from gateway.metrics import Registry
 from gateway.policy import Policy
@@ -12,7 +15,7 @@ from gateway.rules import facts_of
 from gateway.throttle import Bucket, Throttle
 from protocols import clock
 from protocols.canonical import Call, Identity
-from protocols.errors import Code
+from protocols.errors import Code, Refused
 from protocols.pipeline import (
     ClientInfo,
     Credentials,
@@ -21,6 +24,7 @@ from protocols.pipeline import (
     Pipeline,
     Topics,
 )
+from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.services")
 
@@ -87,7 +91,8 @@ class GatewayServices:
         rules: Rules,
         metrics: Registry,
         clients: ClientTable,
-        connections_max: int,
+        bans: Bans,
+        limits: LimitsConfig,
         opened: Callable[[str, str, int], None],
     ) -> None:
         self.pipeline = pipeline
@@ -99,22 +104,32 @@ class GatewayServices:
         self.permission = rules
         self.metrics = metrics
         self.clients = clients
-        self._connections_max = connections_max
+        self.bans = bans
+        self._connections_max = limits.connections_max
+        self._flapping = Flapping(limits.flapping) if limits.flapping is not None else None
+        self._tasks = Tasks("services")
         self._opened = opened
         self._admitted: dict[tuple[str, str], _Admitted] = {}
         self._refused = {
             reason: metrics.counter(
                 "connections_refused", "Connections turned away at the door.", reason=reason
             )
-            for reason in ("throttled", "full")
+            for reason in ("throttled", "full", "banned")
         }
         clients.on_left(self._left)
 
     def admit(self, call: Call) -> Code:
-        """Connection limits: OK or TOO_MANY_REQUESTS, asked once per connection."""
+        """Bans and connection limits, asked once per connection."""
+        if (ban := self.bans.find_call(call)) is not None:
+            self._refused["banned"].inc()
+            logger.info("%s %s is banned: %s", ban.kind, ban.value, ban.reason)
+            return Code.FORBIDDEN
+        if self._flapping is not None and self._is_flapping(self._flapping, call):
+            self._refused["banned"].inc()
+            return Code.FORBIDDEN
         if len(self.clients) >= self._connections_max:
             self._refused["full"].inc()
-            return Code.TOO_MANY_REQUESTS
+            return Code.HA_NOT_AVAILABLE
         throttle = self.rules.policy.throttle
         now = clock.monotonic()
         verdict, buckets = throttle.connect(facts_of(call, "connect"), now)
@@ -126,6 +141,42 @@ class GatewayServices:
             self._forget_strays(now)
             self._admitted[call.listener, call.peer] = _Admitted(throttle, buckets, now)
         return Code.OK
+
+    def is_banned(self, *, peer: str, tenant: str = "", client_id: str = "") -> bool:
+        """Before credentials are looked at."""
+        found = self.bans.find(peer=peer, tenant=tenant, client_id=client_id)
+        if found is not None:
+            self._refused["banned"].inc()
+        return found is not None
+
+    def _is_flapping(self, flapping: Flapping, call: Call) -> bool:
+        """Ban a client that came once too often."""
+        if call.protocol != "mqtt" or not call.client_id:
+            return False  # other protocols' clients share names
+        if not flapping.connects(call.tenant, call.client_id, clock.monotonic()):
+            return False
+        now_ms = clock.wall_ms()
+        ban = Ban(
+            kind="client",
+            value=call.client_id,
+            tenant=call.tenant,
+            at_ms=now_ms,
+            until_ms=now_ms + flapping.config.ban,
+            reason=f"over {flapping.config.connects} connections in its window",
+            by="flapping",
+        )
+        logger.warning("client %s at %s flaps: banned", call.client_id, call.peer)
+        self._tasks.start(self._ban(ban), name="ban")
+        return True
+
+    async def _ban(self, ban: Ban) -> None:
+        try:
+            await self.bans.add(ban)
+        except Refused as error:
+            logger.warning("ban not written: %s", error)
+
+    async def close(self) -> None:
+        await self._tasks.close()
 
     def listening(self, listener: str, host: str, port: int) -> None:
         """The adapter's socket is open."""

@@ -5,6 +5,7 @@ The pipeline asks ``buckets`` once per (connection, address) and keeps the tuple
 that is on the path of a message, and an empty tuple costs nothing.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -13,6 +14,10 @@ from gateway.rules import Facts, When
 
 BUCKETS_MAX: Final = 100_000
 """Buckets kept over all entries; beyond it the idle ones are forgotten."""
+
+
+RELEASE_S: Final = 0.02
+"""How often who waits for others' messages to be stored looks again."""
 
 
 class Verdict(NamedTuple):
@@ -26,6 +31,9 @@ class Verdict(NamedTuple):
 
     retry_s: float = 0.0
     """When refused: how long until there is room."""
+
+    is_taken: bool = True
+    """False: nothing was taken; ask again after the delay."""
 
 
 GO: Final = Verdict()
@@ -117,6 +125,8 @@ def take(buckets: Sequence[Bucket], count: int, size_bytes: int, now: float) -> 
     delay = 0.0
     for bucket in buckets:
         wait = bucket.wait_s(count, size_bytes, now)
+        if wait == math.inf == bucket.delay_s_max:
+            return Verdict(RELEASE_S, is_taken=False)
         if wait > bucket.delay_s_max:
             return Verdict(0.0, bucket.name, min(wait, 60.0))
         delay = max(delay, wait)
@@ -233,6 +243,8 @@ def _tokens(rate: float | None, burst_ms: int) -> _Tokens | None:
 def _value_of(per: str, facts: Facts) -> str:
     if per == "identity":
         return f"{facts.tenant}/{facts.identity.name}"
+    if per == "client":
+        return f"{facts.tenant}/{facts.client_id}"
     if per == "topic":
         return f"{facts.tenant}/{facts.topic or facts.subject}"
     if per in ("listener", "tenant", "client_ip"):

@@ -65,8 +65,8 @@ class Pipeline(Protocol):
         """The stores are behind: stop reading this client's socket until ``when_clear``."""
         ...
 
-    def when_clear(self, resume: Callable[[], None]) -> None:
-        """Call *resume* once, when sends flow again."""
+    def when_clear(self, resume: Callable[[], None], call: Call | None = None) -> None:
+        """Call *resume* once, when sends (of *call*, whom a throttle may hold) flow again."""
         ...
 
 
@@ -407,6 +407,7 @@ class ClientInfo(NamedTuple):
     identity: str
     peer: str
     connected_ms: int
+    tenant: str = ""
 
 
 class Clients(Protocol):
@@ -445,7 +446,16 @@ class Services(Protocol):
     def clients(self) -> Clients: ...
 
     def admit(self, call: Call) -> Code:
-        """Connection throttles: OK, TOO_MANY_REQUESTS or FORBIDDEN, asked once per connection."""
+        """
+        Bans and connection limits, asked once per connection.
+
+        OK; FORBIDDEN: banned; TOO_MANY_REQUESTS: over a limit; HA_NOT_AVAILABLE: the gateway is
+        full.
+        """
+        ...
+
+    def is_banned(self, *, peer: str, tenant: str = "", client_id: str = "") -> bool:
+        """Before credentials are looked at, which may cost."""
         ...
 
     def listening(self, listener: str, host: str, port: int) -> None:

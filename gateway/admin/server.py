@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from gateway.admin.access import COOKIE, SESSION_S, Access
+from gateway.admin.clients import ClientRoutes
 from gateway.clients import ClientTable
 from gateway.metrics import Registry
 from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
@@ -56,6 +57,7 @@ class AdminServer:
         self._gateway = gateway
         self._metrics = metrics
         self._clients = clients
+        self.client_routes = ClientRoutes(clients)
         self._unready = unready
         self._listeners = listeners
         self._explain = explain
@@ -76,8 +78,7 @@ class AdminServer:
                 web.get("/metrics", self._get_metrics),
                 web.get("/api/clients", self._get_clients),
                 web.get("/api/explain", self._get_explain),
-                web.delete("/api/clients/{client_id:.+}", self._kick),
-                web.post("/api/clients/{client_id:.+}/kick", self._kick),
+                *self.client_routes.routes(),
                 web.get("/", self._page),
             ]
         )
@@ -173,13 +174,6 @@ class AdminServer:
         query = request.query
         lists = {name: query.getall(name, []) for name in ("roles", "headers")}
         return web.json_response(self._explain({**query, **lists}))
-
-    async def _kick(self, request: web.Request) -> web.StreamResponse:
-        client_id = request.match_info["client_id"]
-        count = self._clients.kick(client_id, protocol=request.query.get("protocol", ""))
-        if count:
-            logger.info("kicked client %s by %s", client_id, request.remote)
-        return web.json_response({"kicked": count}, status=200 if count else 404)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         rows = "".join(

@@ -252,7 +252,7 @@ class Session:
             self._pause("congested")
             self.connection.block("the store is behind")
             self.driver.flush_soon()
-            pipeline.when_clear(self._clear)
+            pipeline.when_clear(self._clear, self.call)
 
     def _clear(self) -> None:
         self._unpause("congested")

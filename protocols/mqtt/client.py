@@ -281,6 +281,7 @@ class Client:
             opened.call.identity.name,
             self.driver.peer,
             clock.wall_ms(),
+            opened.call.tenant,
         )
         self._forget = self.front.services.clients.joined(
             info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked")
@@ -315,7 +316,7 @@ class Client:
         if pipeline.is_congested(call) and not self._is_congested:
             self._is_congested = True
             self._set_reading()
-            pipeline.when_clear(self._clear)
+            pipeline.when_clear(self._clear, call)
         elif self.connection.unanswered_count > self.front.settings.receive_max:
             self._set_reading()
 

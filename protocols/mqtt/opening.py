@@ -59,6 +59,10 @@ async def open_session(
         return None
     client_id = connect.client_id or f"auto-{uuid.uuid4().hex}"
     certificate = client_certificate(driver)
+    tenant = certificate.tenant(front.settings.tenant)
+    if front.services.is_banned(peer=driver.peer, tenant=tenant, client_id=client_id):
+        connection.refuse(Reason.BANNED)
+        return None
     identity = await _authenticate(front, driver, connect, client_id, certificate)
     if identity is None:
         has_shown = connect.user is not None
@@ -68,7 +72,7 @@ async def open_session(
         protocol="mqtt",
         listener=front.name,
         identity=identity,
-        tenant=certificate.tenant(front.settings.tenant),
+        tenant=tenant,
         client_id=client_id,
         peer=driver.peer,
         certificate_name=certificate.common_name,

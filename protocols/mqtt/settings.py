@@ -63,6 +63,28 @@ class MqttSettings(DoorSettings):
     queue_max: int = Field(default=1000, ge=8, le=65_535)
     """Deliveries that a session may hold here; the others wait at the store."""
 
+    subscriptions_max: int = Field(default=10_000, ge=1)
+    """Subscriptions of one session; more are refused with 0x97 (3.x: 0x80)."""
+
+    topic_levels_max: int = Field(default=200, ge=1, le=200)
+    """Levels of a topic name or filter; a deeper one is a protocol error (0x82; 3.x: close)."""
+
+    will_bytes_max: int = Field(default=2_000_000, ge=0)
+    """Largest will payload; a CONNECT with a larger one is refused with 0x95."""
+
+    retained_bytes_max: int = Field(default=0, ge=0)
+    """Largest payload that is retained; a larger one is refused with 0x99 (3.x: acknowledged and
+    dropped). 0: what a packet may have."""
+
+    retained_s_max: int = Field(default=0, ge=0)
+    """How long a retained value is handed to new subscribers; 0: for good."""
+
+    opening_max: int = Field(default=500, ge=1)
+    """CONNECTs in work at once; others wait their turn."""
+
+    opening_s_max: float = Field(default=5.0, gt=0)
+    """How long a CONNECT may wait for its turn before it is told 0x89 (3.x: 3)."""
+
     denied: Literal["ignore", "disconnect"] = "ignore"
     """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the
     connection."""

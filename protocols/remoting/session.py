@@ -257,7 +257,7 @@ class Session:
 
         if self.host.services.pipeline.is_congested(call):
             self.peer.pause()
-            self.host.services.pipeline.when_clear(self._resume)
+            self.host.services.pipeline.when_clear(self._resume, call)
         self.host.services.pipeline.post(call, messages, done)
 
     def _resume(self) -> None:

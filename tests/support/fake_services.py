@@ -582,7 +582,7 @@ class FakePipeline:
     def is_congested(self, call: Call) -> bool:
         return self._broker.is_congested
 
-    def when_clear(self, resume: Callable[[], None]) -> None:
+    def when_clear(self, resume: Callable[[], None], call: Call | None = None) -> None:
         self._broker.clear_waiters.append(resume)
 
 
@@ -841,6 +841,7 @@ class FakeServices:
         self.authenticator = self
         self.permission = self
         self.checks_receive = False
+        self.banned_ids: set[str] = set()
         self.broker.live.add((name, epoch))
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
@@ -878,6 +879,9 @@ class FakeServices:
 
     def admit(self, call: Call) -> Code:
         return self.admit_code
+
+    def is_banned(self, *, peer: str, tenant: str = "", client_id: str = "") -> bool:
+        return client_id in self.banned_ids
 
     def listening(self, listener: str, host: str, port: int) -> None:
         self.listeners[listener] = (host, port)

@@ -1,0 +1,92 @@
+"""Kick and ban, over the admin API: at every gateway at once."""
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from gateway.bans import Ban, Bans
+from gateway.clients import ClientTable
+from protocols import clock
+from protocols.daemon.units import parse_duration_ms
+from protocols.errors import Code, Refused
+
+logger = logging.getLogger("tidegate.admin")
+
+STATUS: Final = {Code.BAD_REQUEST: 400, Code.TOO_MANY_REQUESTS: 429}
+
+
+class ClientRoutes:
+    """``/api/clients/{id}/kick`` and ``/api/bans``."""
+
+    def __init__(self, clients: ClientTable) -> None:
+        self._clients = clients
+        self.bans: Bans | None = None
+        """Set when the gateway has joined."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.delete("/api/clients/{client_id:.+}", self._kick),
+            web.post("/api/clients/{client_id:.+}/kick", self._kick),
+            web.get("/api/bans", self._list),
+            web.post("/api/bans", self._add),
+            web.delete("/api/bans/{kind}/{value:.+}", self._remove),
+        ]
+
+    async def _kick(self, request: web.Request) -> web.StreamResponse:
+        """Here; with ``everywhere`` at the other gateways too."""
+        client_id = request.match_info["client_id"]
+        count = self._clients.kick(client_id, protocol=request.query.get("protocol", ""))
+        if "everywhere" in request.query:
+            now_ms = clock.wall_ms()
+            kick = Ban(kind="client", value=client_id, at_ms=now_ms, until_ms=now_ms)
+            return await self._answer(kick, {"kicked": count, "everywhere": True})
+        if count:
+            logger.info("kicked client %s by %s", client_id, request.remote)
+        return web.json_response({"kicked": count}, status=200 if count else 404)
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        bans = [msgspec.to_builtins(ban) for ban in self.bans or ()]
+        return web.json_response({"bans": bans})
+
+    async def _add(self, request: web.Request) -> web.StreamResponse:
+        """``{kind, value, for, tenant, reason}``; ``for`` is ``10m`` or absent: for good."""
+        now_ms = clock.wall_ms()
+        try:
+            body = await request.json()
+            duration_ms = parse_duration_ms(body.get("for", 0))
+            ban = Ban(
+                kind=body["kind"],
+                value=str(body["value"]),
+                tenant=str(body.get("tenant", "")),
+                until_ms=now_ms + int(str(duration_ms)) if duration_ms else 0,
+                at_ms=now_ms,
+                reason=str(body.get("reason", ""))[:200],
+                by=str(request.remote),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return web.json_response({"error": f"wants kind and value: {error}"}, status=400)
+        return await self._answer(ban, {})
+
+    async def _answer(self, ban: Ban, more: dict[str, Any]) -> web.StreamResponse:
+        if self.bans is None:
+            return web.json_response({"error": "starting"}, status=503)
+        try:
+            written = await self.bans.add(ban)
+        except Refused as error:
+            return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
+        logger.info("%s %s banned until %d by %s", ban.kind, ban.value, ban.until_ms, ban.by)
+        return web.json_response({**msgspec.to_builtins(written), **more})
+
+    async def _remove(self, request: web.Request) -> web.StreamResponse:
+        if self.bans is None:
+            return web.json_response({"error": "starting"}, status=503)
+        info = request.match_info
+        try:
+            is_gone = await self.bans.remove(
+                info["kind"], info["value"], request.query.get("tenant", "")
+            )
+        except Refused as error:
+            return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
+        return web.json_response({"removed": int(is_gone)}, status=200 if is_gone else 404)
