@@ -86,8 +86,9 @@ class Bucket:
 
     def wait_s(self, count: int, size_bytes: int, now: float) -> float:
         """How long until a batch may go; infinite when only a release helps."""
-        if self.inflight_max is not None and self.inflight_count + count > self.inflight_max:
-            return float("inf") if self.inflight_count else 0.0
+        is_full = self.inflight_max is not None and self.inflight_count + count > self.inflight_max
+        if is_full and self.inflight_count:  # alone, a batch above the limit may go
+            return math.inf
         wait = 0.0
         if self.publish_tokens is not None:
             wait = self.publish_tokens.wait_s(count, now)

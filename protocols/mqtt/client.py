@@ -246,7 +246,14 @@ class Client:
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
     async def _open(self, connect: Connect) -> None:
+        has_place = False
         try:
+            has_place = await self.front.places.take(self.front.settings.opening_s_max)
+            if not has_place:
+                self.front.busy.inc()
+                self.connection.refuse(Reason.SERVER_BUSY)
+                self.driver.flush()
+                return
             opened = await open_session(self.front, self, self.connection, self.driver, connect)
             if opened is None:
                 self.driver.flush()
@@ -265,6 +272,8 @@ class Client:
             self.connection.refuse(Reason.SERVER_UNAVAILABLE)
             self.driver.flush()
         finally:
+            if has_place:
+                self.front.places.give()
             self._is_opening = False
             self._set_reading()
             if self.opened is None:

@@ -1,5 +1,6 @@
 """What all clients of one MQTT listener share."""
 
+import asyncio
 from typing import Protocol
 
 from protocols.mqtt.rendering import Renderings
@@ -21,6 +22,32 @@ class Ending(Protocol):
         ...
 
 
+class Places:
+    """How many CONNECTs are in work at once; others wait, first come, first served."""
+
+    def __init__(self, count: int) -> None:
+        self._places = asyncio.Semaphore(count)
+        self.waiting_count = 0
+
+    async def take(self, wait_s_max: float) -> bool:
+        """False: not within that time."""
+        if not self._places.locked():
+            await self._places.acquire()
+            return True
+        self.waiting_count += 1
+        try:
+            async with asyncio.timeout(wait_s_max):
+                await self._places.acquire()
+        except TimeoutError:
+            return False
+        finally:
+            self.waiting_count -= 1
+        return True
+
+    def give(self) -> None:
+        self._places.release()
+
+
 class Front:
     """Settings, services, meters and who is connected."""
 
@@ -33,6 +60,7 @@ class Front:
         self.tasks = Tasks(f"mqtt {name}")
         self.leaving = Tasks(f"mqtt {name} leaving")
         self.clients: set[Ending] = set()
+        self.places = Places(settings.opening_max)
         metrics = services.metrics
         self.received = metrics.counter(
             "mqtt_received", "Publishes received from MQTT clients", listener=name
@@ -42,6 +70,15 @@ class Front:
             "mqtt_dropped", "Publishes over the packet limit of their client", listener=name
         )
         self.refused = metrics.counter("mqtt_refused", "Publishes that were refused", listener=name)
+        self.busy = metrics.counter(
+            "mqtt_busy", "CONNECTs refused because too many others were in work", listener=name
+        )
+        metrics.gauge(
+            "mqtt_opening_waiting",
+            "CONNECTs that wait for their turn",
+            lambda: float(self.places.waiting_count),
+            listener=name,
+        )
         metrics.gauge(
             "mqtt_connections", "Open sockets", lambda: float(len(self.clients)), listener=name
         )

@@ -96,8 +96,10 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     ):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]
     will = connect.will
-    if will is not None and len(will.payload) > front.settings.packet_bytes_max:
+    if will is not None and len(will.payload) > front.settings.will_bytes_max:
         return Reason.PACKET_TOO_LARGE
+    if will is not None and will.topic.count("/") >= front.settings.topic_levels_max:
+        return Reason.TOPIC_NAME_INVALID
     return None
 
 
@@ -187,6 +189,7 @@ async def _agree(
         sent=front.sent,
         dropped=front.dropped,
         may_receive=Receiving(front.services.permission, call),
+        retained_ms_max=settings.retained_s_max * 1000,
     )
     opened = Opened(front, call, owned, outbox, connack=connack, keep_alive_s=keep_alive_s)
     try:

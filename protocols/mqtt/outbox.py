@@ -145,6 +145,7 @@ class Outbox:
         sent: Meter,
         dropped: Meter,
         may_receive: Receiving,
+        retained_ms_max: int = 0,
     ) -> None:
         self.window = Window(inflight_max)
         self.is_peer_slow = is_peer_slow
@@ -158,6 +159,7 @@ class Outbox:
         self._call_soon = call_soon
         self._sent, self._dropped = sent, dropped
         self._may_receive = may_receive
+        self._retained_ms_max = retained_ms_max
         self._tasks = Tasks(f"mqtt-outbox {client_id}")
         self._resending: deque[tuple[int, bytes]] = deque()
         self._held_tags: frozenset[int] = frozenset()
@@ -219,6 +221,8 @@ class Outbox:
             rendering = self._renderings.find(message)
             qos = min(plan.qos, rendering.tail.qos)
             if not rendering.tail.topic or rendering.is_expired(now_ms):
+                continue
+            if 0 < self._retained_ms_max <= now_ms - message.store_ms:
                 continue
             if not self._may_receive.allows(rendering.tail.topic, qos):
                 continue

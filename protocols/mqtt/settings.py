@@ -72,10 +72,6 @@ class MqttSettings(DoorSettings):
     will_bytes_max: int = Field(default=2_000_000, ge=0)
     """Largest will payload; a CONNECT with a larger one is refused with 0x95."""
 
-    retained_bytes_max: int = Field(default=0, ge=0)
-    """Largest payload that is retained; a larger one is refused with 0x99 (3.x: acknowledged and
-    dropped). 0: what a packet may have."""
-
     retained_s_max: int = Field(default=0, ge=0)
     """How long a retained value is handed to new subscribers; 0: for good."""
 

@@ -95,12 +95,18 @@ class Subscriber:
         for item in packet.items:
             parts = parse_filter(item.topic_filter)
             assert parts is not None  # the codec has seen to it
+            if item.topic_filter.count("/") >= self._front.settings.topic_levels_max:
+                reasons.append(Reason.TOPIC_FILTER_INVALID)
+                continue
             if not self._front.services.permission.is_allowed(
                 opened.call, "subscribe", subject=parts.subject_filter, qos=item.qos
             ):
                 reasons.append(denied)
                 continue
             is_new = opened.subscriptions.get(item.topic_filter) is None
+            if is_new and len(opened.subscriptions) >= self._front.settings.subscriptions_max:
+                reasons.append(Reason.QUOTA_EXCEEDED)
+                continue
             subscribed = opened.subscriptions.put(item, item.qos, identifier)
             reasons.append(item.qos)
             granted.append(Granted(item, subscribed, is_new))

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.config import GatewayConfig
 from gateway.matching import encode_row, row_key
+from gateway.policy import Policy
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
 from protocols.errors import Code
 from protocols.pipeline import Record, Subscription
@@ -374,3 +376,32 @@ async def test_back_pressure(world: World) -> None:
     await until(lambda: len(done) == 20)
     assert resumed == [1]
     assert not world.core.pipeline.is_congested(sender)
+
+
+async def test_a_held_call_is_congested_until_its_messages_went(world: World) -> None:
+    """``over: wait``: nothing is refused, its client is not read meanwhile, others are."""
+    entry = {"name": "slow", "per": "client", "publish": "20/s", "burst": "50ms", "over": "wait"}
+    config = GatewayConfig.model_validate(
+        {
+            "clusters": {"default": {"namesrv": ["127.0.0.1:9876"]}},
+            "routes": [{"name": "default", "to": [{"cluster": "default"}]}],
+            "throttle": [entry],
+        }
+    )
+    pipeline = world.core.pipeline
+    pipeline.use(Policy.from_config(config))
+    slow, other = call("slow"), call("other")
+    loop = asyncio.get_running_loop()
+    start, resumed = loop.time(), asyncio.Event()
+    sends = [asyncio.create_task(pipeline.send(slow, messages("t", b"x"))) for _ in range(4)]
+    await until(lambda: pipeline.is_congested(slow))
+    assert not pipeline.is_congested(other)
+    pipeline.when_clear(resumed.set, slow)
+    free = asyncio.Event()
+    pipeline.when_clear(free.set, other)
+    await asyncio.wait_for(free.wait(), 1)
+    assert not resumed.is_set()
+    results = [result[0].code for result in await asyncio.gather(*sends)]
+    assert results == [Code.OK] * 4
+    assert loop.time() - start >= 0.14
+    await asyncio.wait_for(resumed.wait(), 1)

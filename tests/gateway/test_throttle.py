@@ -99,3 +99,21 @@ def test_a_reload_keeps_the_buckets_of_entries_that_did_not_change() -> None:
     assert take(after.buckets(facts()), 1, 0, 1.0).refused_by == "device"
     changed = throttle({**DEVICE, "publish": "20/s"}, previous=before)
     assert take(changed.buckets(facts()), 1, 0, 1.0).refused_by == ""
+
+
+def test_who_waits_is_never_refused() -> None:
+    """``over: wait``: a delay for a rate; for others' results, another look."""
+    entry = ThrottleConfig.model_validate(
+        {"name": "t", "per": "client", "publish": "10/s", "inflight": 2, "over": "wait"}
+    )
+    throttle = Throttle([entry])
+    buckets = throttle.buckets(Facts(client_id="c"))
+    assert take(buckets, 2, 0, 1.0).delay_s == 0
+    verdict = take(buckets, 1, 0, 1.0)
+    assert (verdict.refused_by, verdict.is_taken, verdict.delay_s > 0) == ("", False, True)
+    release(buckets, 2)
+    assert take(buckets, 2, 0, 1.0).is_taken
+    release(buckets, 2)
+    late = take(buckets, 10, 0, 1.0)  # 6 of 10 are left
+    assert (late.refused_by, late.is_taken, round(late.delay_s, 2)) == ("", True, 0.4)
+    assert throttle.buckets(Facts(client_id="other"))[0] is not buckets[0]

@@ -1,0 +1,114 @@
+"""Limits of an MQTT listener: what is refused, in which words, and what waits."""
+
+import asyncio
+
+import pytest
+
+from protocols.canonical import Identity
+from protocols.errors import Code
+from protocols.mqtt.packets import (
+    V5,
+    V311,
+    Connect,
+    Reason,
+    SubscribeItem,
+    Will,
+)
+from protocols.pipeline import Credentials
+from tests.protocols.test_mqtt_rights import served
+from tests.support.mqtt_client import MqttClient
+
+
+async def test_subscriptions_of_one_session() -> None:
+    """One too many is refused by its code; a known one may be changed."""
+    async with served(subscriptions_max=2) as (_, address):
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            items = [SubscribeItem(name, 0) for name in ("a", "b", "c")]
+            assert await client.subscribe(*items) == (0, 0, Reason.QUOTA_EXCEEDED)
+            assert await client.subscribe(SubscribeItem("a", 1)) == (1,)
+        async with MqttClient(address, Connect(V311, "d")) as client:
+            assert await client.subscribe(*items) == (0, 0, 0x80)
+
+
+async def test_levels_of_filters_and_wills() -> None:
+    async with served(topic_levels_max=3) as (_, address):
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            reasons = await client.subscribe(SubscribeItem("a/b/c", 0), SubscribeItem("a/b/c/#", 0))
+            assert reasons == (0, Reason.TOPIC_FILTER_INVALID)
+        will = Will("a/b/c/d", b"x")
+        async with MqttClient(address, Connect(V5, "c", will=will)) as client:
+            assert client.connack.reason == Reason.TOPIC_NAME_INVALID
+
+
+async def test_a_large_will() -> None:
+    async with served(will_bytes_max=3) as (_, address):
+        async with MqttClient(address, Connect(V5, "c", will=Will("w", b"1234"))) as client:
+            assert client.connack.reason == Reason.PACKET_TOO_LARGE
+        async with MqttClient(address, Connect(V5, "c", will=Will("w", b"123"))) as client:
+            assert client.connack.reason == Reason.SUCCESS
+
+
+@pytest.mark.parametrize(("version", "reason"), [(V5, Reason.BANNED), (V311, 5)])
+async def test_the_banned_are_told_before_their_password_is_looked_at(
+    version: int, reason: int
+) -> None:
+    async with served() as (services, address):
+        services.banned_ids.add("c")
+        services.users = {"nobody": b""}  # anything else would be 0x86
+        async with MqttClient(address, Connect(version, "c")) as client:
+            assert client.connack.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "reason"),
+    [
+        (Code.TOO_MANY_REQUESTS, V5, Reason.CONNECTION_RATE_EXCEEDED),
+        (Code.HA_NOT_AVAILABLE, V5, Reason.SERVER_BUSY),
+        (Code.FORBIDDEN, V5, Reason.BANNED),
+        (Code.HA_NOT_AVAILABLE, V311, 3),
+    ],
+)
+async def test_words_of_a_refused_connection(code: Code, version: int, reason: int) -> None:
+    async with served() as (services, address):
+        services.admit_code = code
+        async with MqttClient(address, Connect(version, "c")) as client:
+            assert client.connack.reason == reason
+
+
+async def test_connects_wait_their_turn_and_then_are_told_busy() -> None:
+    """One in work, one waits in time, one too long."""
+    async with served(opening_max=1, opening_s_max=0.2) as (services, address):
+        entered, gate = asyncio.Event(), asyncio.Event()
+
+        async def slowly(credentials: Credentials) -> Identity:
+            entered.set()
+            await gate.wait()
+            return Identity(name="x")
+
+        services.authenticate = slowly  # type: ignore[method-assign]
+
+        async def connect(client_id: str) -> int:
+            async with MqttClient(address, Connect(V5, client_id)) as client:
+                return client.connack.reason
+
+        first = asyncio.create_task(connect("a"))
+        await entered.wait()
+        assert await connect("b") == Reason.SERVER_BUSY
+        third = asyncio.create_task(connect("c"))
+        gate.set()
+        assert [await first, await third] == [0, 0]
+        assert services.metrics.value("mqtt_busy") == 1
+
+
+async def test_retained_values_age() -> None:
+    """Older than the limit: not handed out any more."""
+    async with (
+        served(retained_s_max=1) as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        await client.publish("old", b"x", 1, retain=True)
+        await client.publish("new", b"x", 1, retain=True)
+        services.broker.retained["", "old"].store_ms -= 2000
+        assert await client.subscribe(SubscribeItem("#", 0)) == (0,)
+        assert (await client.publishes(1))[0].topic == "new"
+        assert await client.is_silent()
