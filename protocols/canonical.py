@@ -177,6 +177,9 @@ class Head:
     message_queue_id: int = -1
     """Queue id the publisher insists on (RocketMQ remoting); -1: ours to choose."""
 
+    delay_ms: int = 0
+    """How long after it came in a message is to be delivered; its ``deliver_at_ms`` says when."""
+
     broker: str = ""
     """Broker name the publisher insists on (RocketMQ remoting); empty: ours to choose."""
 

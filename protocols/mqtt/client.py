@@ -28,7 +28,7 @@ from protocols.mqtt.connection import (
 from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
-from protocols.mqtt.mapping import message_of
+from protocols.mqtt.mapping import delayed, message_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import open_session
 from protocols.mqtt.packets import (
@@ -45,7 +45,7 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.records import SessionRecord
-from protocols.mqtt.subscribing import Subscriber
+from protocols.mqtt.subscribing import Subscriber, automatic_items
 from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import ClientInfo
 
@@ -211,7 +211,10 @@ class Client:
 
     def _in_order(self, event: Ordered) -> None:
         if isinstance(event, PublishRun):
-            self._post(event.messages, partial(self._run_stored, event.packet_ids))
+            messages = event.messages
+            if self.connection.heads.has_delayed:
+                messages = delayed(messages, wall_ms=clock.wall_ms())
+            self._post(messages, partial(self._run_stored, event.packet_ids))
         elif isinstance(event, Publish):
             self._publish(event)
         elif isinstance(event, Pubrel):
@@ -300,6 +303,8 @@ class Client:
         )
         self._end_with(opened.call.identity.expires_at_ms)
         opened.start_feed()
+        if items := automatic_items(opened):
+            self._in_order(Subscribe(0, items))
         self._handle(self.driver, self.connection.continue_reading(now=now))
         self.driver.flush()
 

@@ -1,8 +1,10 @@
 """What all clients of one MQTT listener share."""
 
 import asyncio
-from typing import Protocol
+from collections import OrderedDict
+from typing import Final, Protocol
 
+from protocols.mqtt.naming import Naming
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import Sessions
 from protocols.mqtt.settings import MqttSettings
@@ -48,6 +50,10 @@ class Places:
         self._places.release()
 
 
+MOUNT_POINTS_MAX: Final = 1000
+"""Mount points whose renderings are kept; clients of others make their own."""
+
+
 class Front:
     """Settings, services, meters and who is connected."""
 
@@ -56,7 +62,7 @@ class Front:
         self.settings = settings
         self.services = services
         self.sessions = Sessions(services)
-        self.renderings = Renderings()
+        self._namings: OrderedDict[str, tuple[Naming, Renderings]] = OrderedDict()
         self.tasks = Tasks(f"mqtt {name}")
         self.leaving = Tasks(f"mqtt {name} leaving")
         self.clients: set[Ending] = set()
@@ -82,3 +88,16 @@ class Front:
         metrics.gauge(
             "mqtt_connections", "Open sockets", lambda: float(len(self.clients)), listener=name
         )
+
+    def named(self, mount_point: str) -> tuple[Naming, Renderings]:
+        """What the clients of one mount point share."""
+        found = self._namings.get(mount_point)
+        if found is None:
+            settings = self.settings
+            found = self._namings[mount_point] = (
+                Naming(mount_point, settings.rewrite, settings.topic_levels_max),
+                Renderings(mount_point=mount_point),
+            )
+            if len(self._namings) > MOUNT_POINTS_MAX:
+                self._namings.popitem(last=False)
+        return found

@@ -7,10 +7,12 @@ protocols it keeps its meaning. The table is in the README beside this file.
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 
 from protocols.canonical import Head, Message, Properties
+from protocols.mqtt.naming import PLAIN, Naming
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
@@ -91,13 +93,17 @@ class Heads:
     first byte (QoS 1, retain), key = topic bytes.
     """
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, naming: Naming = PLAIN) -> None:
+        self.has_delayed = False
+        """Some head has a delay: look at each message for it."""
+
         self.tables: tuple[dict[bytes, Head], ...] = ({}, {}, {}, {})
         self._others: dict[tuple[str, bool], Head] = {}
         self._client_id = client_id
+        self._naming = naming
 
     def find(self, topic: str, qos: int, retain: bool) -> Head:
-        """The head of a valid topic, remembered."""
+        """The head of a valid topic, remembered. Raises PacketError."""
         if qos == 2:
             head = self._others.get((topic, retain))
             if head is None:
@@ -114,13 +120,16 @@ class Heads:
         return head
 
     def _make(self, topic: str, qos: int, retain: bool) -> Head:
+        subject, delay_s = self._naming.publish(topic)
+        self.has_delayed = self.has_delayed or delay_s > 0
         return Head(
-            subject=topic,
+            subject=subject,
             tag=TAG,
             qos=qos,
             retain=retain,
             order_key=self._client_id,
-            properties=(("mqtt_topic", topic), ("mqtt_qos", str(qos))),
+            properties=(("mqtt_topic", subject), ("mqtt_qos", str(qos))),
+            delay_ms=delay_s * 1000,
         )
 
 
@@ -133,8 +142,9 @@ def message_of(
     once_key: bytes = b"",
 ) -> Message:
     """The message that a PUBLISH or a will is."""
+    deliver_at_ms = wall_ms + head.delay_ms if head.delay_ms else 0
     if not properties:
-        return Message(head, payload, once_key=once_key)
+        return Message(head, payload, once_key=once_key, deliver_at_ms=deliver_at_ms)
     expiry_s = find_int(properties, Property.MESSAGE_EXPIRY, -1)
     return Message(
         head,
@@ -142,7 +152,18 @@ def message_of(
         properties=stored_properties(properties),
         once_key=once_key,
         expires_at_ms=wall_ms + expiry_s * 1000 if expiry_s >= 0 else 0,
+        deliver_at_ms=deliver_at_ms,
     )
+
+
+def delayed(messages: Sequence[Message], *, wall_ms: int) -> list[Message]:
+    """*messages* with the times at which those with a delay are to be delivered."""
+    return [
+        message._replace(deliver_at_ms=wall_ms + message.head.delay_ms)
+        if message.head.delay_ms
+        else message
+        for message in messages
+    ]
 
 
 def stored_properties(properties: PacketProperties) -> Properties:

@@ -6,6 +6,7 @@ from protocols.canonical import Call, GroupSpec
 from protocols.errors import Code, Refused
 from protocols.mqtt.front import Front
 from protocols.mqtt.mapping import Heads
+from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Feed, Outbox
 from protocols.mqtt.packets import Connack
 from protocols.mqtt.session import Subscribed, Subscriptions
@@ -25,6 +26,7 @@ class Opened:
         *,
         connack: Connack,
         keep_alive_s: int,
+        naming: Naming = PLAIN,
     ) -> None:
         self.front = front
         self.call = call
@@ -32,7 +34,8 @@ class Opened:
         self.outbox = outbox
         self.connack = connack
         self.keep_alive_s = keep_alive_s
-        self.heads = Heads(call.client_id)
+        self.naming = naming
+        self.heads = Heads(call.client_id, naming)
         self.subscriptions = Subscriptions(item.subscribed() for item in owned.record.subscriptions)
         self.feed: Feed | None = None
         self.share_feeds: dict[str, Feed] = {}
@@ -115,6 +118,9 @@ class Opened:
             )
         for item in shares:
             await self.front.sessions.leave_share(self.owned.record, item)
+        for item in self.subscriptions:
+            if item.topic_filter.startswith(EXCLUSIVE):
+                await self.front.sessions.give_up(self.owned.record, item.subject_filter)
 
     def _own_ended(self, feed: Feed, code: Code) -> None:
         if feed is self.feed:

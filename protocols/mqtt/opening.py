@@ -9,8 +9,9 @@ from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.mqtt.connection import Event, MqttConnection
 from protocols.mqtt.encoder import encode_packet
-from protocols.mqtt.fields import VARINT_MAX
+from protocols.mqtt.fields import VARINT_MAX, PacketError
 from protocols.mqtt.front import Front
+from protocols.mqtt.naming import Naming, mount_point_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packets import (
@@ -20,10 +21,12 @@ from protocols.mqtt.packets import (
     Connect,
     PropertyValue,
     Reason,
+    Will,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import WillRecord
+from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import (
     Opening,
     Owner,
@@ -77,14 +80,24 @@ async def open_session(
         peer=driver.peer,
         certificate_name=certificate.common_name,
     )
-    if not _may_have_will(front, connect, call):
+    mount_point = mount_point_of(front.settings.mount_point, call)
+    if mount_point is None:
+        connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        return None
+    naming, renderings = front.named(mount_point)
+    will = _named_will(connect, naming)
+    if connect.will is not None and will is None:
+        connection.refuse(Reason.TOPIC_NAME_INVALID)
+        return None
+    if not _may_have_will(front, will, call):
         connection.refuse(Reason.NOT_AUTHORIZED)
         return None
     code = front.services.admit(call)
     if code != Code.OK:
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
         return None
-    return await _agree(front, owner, connection, driver, connect, call)
+    asked = connect._replace(will=will)
+    return await _agree(front, owner, connection, driver, asked, call, naming, renderings)
 
 
 def _why_not(front: Front, connect: Connect) -> Reason | None:
@@ -98,8 +111,6 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     will = connect.will
     if will is not None and len(will.payload) > front.settings.will_bytes_max:
         return Reason.PACKET_TOO_LARGE
-    if will is not None and will.topic.count("/") >= front.settings.topic_levels_max:
-        return Reason.TOPIC_NAME_INVALID
     return None
 
 
@@ -126,9 +137,19 @@ async def _authenticate(
     )
 
 
-def _may_have_will(front: Front, connect: Connect, call: Call) -> bool:
+def _named_will(connect: Connect, naming: Naming) -> Will | None:
+    """The will under the address it is published to; None: it has none that is taken."""
+    if connect.will is None:
+        return None
+    try:
+        name = naming.publish(connect.will.topic)
+    except PacketError:
+        return None
+    return None if name.delay_s else connect.will._replace(topic=name.subject)
+
+
+def _may_have_will(front: Front, will: Will | None, call: Call) -> bool:
     """Asked here for a token's rights alone: once the client is gone nobody knows them."""
-    will = connect.will
     if will is None or call.identity.rights is None:
         return True
     permission = front.services.permission
@@ -156,6 +177,8 @@ async def _agree(
     driver: Driver[Event],
     connect: Connect,
     call: Call,
+    naming: Naming,
+    renderings: Renderings,
 ) -> Opened | None:
     """Take the session, open its streams, write CONNACK's properties."""
     settings, properties = front.settings, connect.properties
@@ -176,7 +199,7 @@ async def _agree(
     )
     outbox = Outbox(
         connection,
-        front.renderings,
+        renderings,
         client_id=call.client_id,
         inflight_max=min(
             settings.inflight_max, find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
@@ -191,7 +214,15 @@ async def _agree(
         may_receive=Receiving(front.services.permission, call),
         retained_ms_max=settings.retained_s_max * 1000,
     )
-    opened = Opened(front, call, owned, outbox, connack=connack, keep_alive_s=keep_alive_s)
+    opened = Opened(
+        front,
+        call,
+        owned,
+        outbox,
+        connack=connack,
+        keep_alive_s=keep_alive_s,
+        naming=naming,
+    )
     try:
         if len(encode_packet(connack, connect.version)) > packet_bytes_max:
             raise Refused(Code.PAYLOAD_TOO_LARGE, call.client_id, "CONNACK over its packet limit")

@@ -205,8 +205,8 @@ class Outbox:
         """Without those that the client may not receive; they are done, and counted."""
         found: list[Delivery] = []
         for delivery in deliveries:
-            topic = self._renderings.find(delivery.message).tail.topic
-            if topic and not self._may_receive.allows(topic, delivery.qos):
+            tail = self._renderings.find(delivery.message).tail
+            if tail.topic and not self._may_receive.allows(tail.address, delivery.qos):
                 self._dropped.inc()
                 feed.done(delivery.handle)
             else:
@@ -224,7 +224,7 @@ class Outbox:
                 continue
             if 0 < self._retained_ms_max <= now_ms - message.store_ms:
                 continue
-            if not self._may_receive.allows(rendering.tail.topic, qos):
+            if not self._may_receive.allows(rendering.tail.address, qos):
                 continue
             ids.add(message.message_id)
             one = Plan(qos, True, plan.identifiers)

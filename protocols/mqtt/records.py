@@ -10,6 +10,7 @@ from protocols.mqtt.session import Subscribed
 
 SESSION_PREFIX = "mqtt/session/"
 SHARE_PREFIX = "mqtt/share/"
+EXCLUSIVE_PREFIX = "mqtt/exclusive/"
 
 
 class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -60,6 +60,7 @@ class Tail:
         "_heads",
         "_properties",
         "_text",
+        "address",
         "expires_at_ms",
         "is_event",
         "publisher",
@@ -67,9 +68,12 @@ class Tail:
         "topic",
     )
 
-    def __init__(self, message: StoredMessage) -> None:
+    def __init__(self, message: StoredMessage, mount_point: bytes = b"") -> None:
         text = message.properties_text
-        topic = stored_value(text, b"TG_SUBJECT") or message.topic.encode()
+        self.address = topic = stored_value(text, b"TG_SUBJECT") or message.topic.encode()
+        """The whole, which the ACL is asked about."""
+
+        topic = topic.removeprefix(mount_point)
         self.topic = topic if is_valid_name(topic.decode("utf-8", "replace")) else b""
         """Empty: no MQTT client can be told its address."""
 
@@ -172,7 +176,10 @@ class Rendering:
 class Renderings:
     """The renderings of late, so that all sessions of a gateway share them."""
 
-    def __init__(self, count_max: int = 4096, bytes_max: int = 16 << 20) -> None:
+    def __init__(
+        self, count_max: int = 4096, bytes_max: int = 16 << 20, *, mount_point: str = ""
+    ) -> None:
+        self._mount_point = mount_point.encode()
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -194,6 +201,6 @@ class Renderings:
         if tail is None:
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()
-            tail = self._tails[text, message.topic] = Tail(message)
+            tail = self._tails[text, message.topic] = Tail(message, self._mount_point)
         rendering = self._known[id(message)] = Rendering(message, tail)
         return rendering

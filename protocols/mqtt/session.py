@@ -72,8 +72,14 @@ class Subscriptions:
     def get(self, topic_filter: str) -> Subscribed | None:
         return self._by_filter.get(topic_filter)
 
-    def put(self, item: SubscribeItem, qos: int, identifier: int) -> Subscribed:
-        """Add, or replace the options of the one with the same filter, which keeps its tag."""
+    def put(
+        self, item: SubscribeItem, qos: int, identifier: int, subject_filter: str = ""
+    ) -> Subscribed:
+        """
+        Add, or replace the options of the one with the same filter, which keeps its tag.
+
+        *subject_filter*: what the client's filter stands for; empty: itself.
+        """
         parts, old = parse_filter(item.topic_filter), self._by_filter.get(item.topic_filter)
         assert parts is not None
         if old is None:
@@ -83,7 +89,7 @@ class Subscriptions:
         new = Subscribed(
             item.topic_filter,
             parts.share,
-            parts.subject_filter,
+            subject_filter or parts.subject_filter,
             qos,
             item.no_local,
             item.retain_as_published,

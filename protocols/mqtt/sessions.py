@@ -21,7 +21,9 @@ import msgspec
 from protocols import clock
 from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read
 from protocols.errors import Code, Refused
+from protocols.mqtt.naming import EXCLUSIVE
 from protocols.mqtt.records import (
+    EXCLUSIVE_PREFIX,
     SESSION_PREFIX,
     SHARE_PREFIX,
     SessionRecord,
@@ -126,6 +128,11 @@ def share_group(tenant: str, share: str, subject_filter: str, tag: int) -> Group
 def share_prefix(tenant: str, share: str, subject_filter: str) -> str:
     """Key prefix of the members of a shared subscription."""
     return f"{SHARE_PREFIX}{tenant}/{share}/{subject_filter}\x00"
+
+
+def exclusive_key(tenant: str, subject_filter: str) -> str:
+    """Key of who has an exclusive subscription."""
+    return f"{EXCLUSIVE_PREFIX}{tenant}/{subject_filter}"
 
 
 def will_once_key(record: SessionRecord) -> bytes:
@@ -297,6 +304,8 @@ class Sessions:
         for item in subscriptions:
             if item.share:
                 await self.leave_share(record, item)
+            if item.topic_filter.startswith(EXCLUSIVE):
+                await self.give_up(record, item.subject_filter)
 
     async def _publish_will(self, record: SessionRecord) -> None:
         if record.will is None:
@@ -324,6 +333,22 @@ class Sessions:
         if not any(True for _ in self._services.directory.items(prefix)):
             spec = share_group(record.tenant, item.share, item.subject_filter, item.tag)
             await self._services.streams.drop_group(call_of(record), spec)
+
+    # ── exclusive subscriptions ─────────────────────────────────────────────────────────
+
+    async def claim(self, record: SessionRecord, subject_filter: str) -> bool:
+        """Be the one session with this filter; False: another one is. Raises Refused."""
+        key = exclusive_key(record.tenant, subject_filter)
+        client_id = record.client_id.encode()
+        put = Put(key, client_id, 0, is_bound=not record.is_kept)
+        (result,) = await self._services.directory.put([put])
+        return result.is_ours or result.record.value == client_id
+
+    async def give_up(self, record: SessionRecord, subject_filter: str) -> None:
+        key = exclusive_key(record.tenant, subject_filter)
+        found = self._services.directory.get(key)
+        if found is not None and found.value == record.client_id.encode():
+            await self._services.directory.put([Put(key, None, found.version)])
 
     # ── what others do ──────────────────────────────────────────────────────────────────
 

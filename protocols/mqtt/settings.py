@@ -1,15 +1,29 @@
 """One MQTT listener's part of ``gateway.yaml``."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from protocols.doors import DoorSettings
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.mqtt.connection import Limits
+from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S
+
+
+class AutoSubscription(BaseModel):
+    """One subscription that clients have without asking."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    topic: str = Field(min_length=1)
+    """Filter; ``{client_id}``, ``{identity}``, ``{tenant}`` stand for the client's."""
+
+    qos: int = Field(default=1, ge=0, le=2)
+    no_local: bool = False
+    retain_handling: int = Field(default=0, ge=0, le=2)
 
 
 class MqttSettings(DoorSettings):
@@ -80,6 +94,16 @@ class MqttSettings(DoorSettings):
 
     opening_s_max: float = Field(default=5.0, gt=0)
     """How long a CONNECT may wait for its turn before it is told 0x89 (3.x: 3)."""
+
+    mount_point: Annotated[str, AfterValidator(check_mount_point)] = ""
+    """Put before every topic and filter of a client and taken off again on the way out:
+    ``tenants/{tenant}/``; also ``{client_id}``, ``{identity}``, ``{certificate_name}``."""
+
+    rewrite: tuple[RewriteRule, ...] = ()
+    """Topics and filters that become others: ``{topic: "old/+/#", to: "new/{2}/{#}"}``."""
+
+    auto_subscribe: tuple[AutoSubscription, ...] = ()
+    """What every client is subscribed to when it connects, if the ACL lets it."""
 
     denied: Literal["ignore", "disconnect"] = "ignore"
     """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the

@@ -13,6 +13,7 @@ import msgspec
 from protocols.errors import Refused
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.front import Front
+from protocols.mqtt.naming import EXCLUSIVE, mount_point_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import (
     V5,
@@ -55,7 +56,7 @@ class Subscriber:
         """SUBACK when every gateway knows; then retained values; then live ones."""
         opened = self._opened
         in_use = {item.subject_filter for item in opened.subscriptions}
-        reasons, granted = self._grant(packet)
+        reasons, granted = await self._grant(packet)
         sent_ids: set[str] = set()
         opened.outbox.hold(frozenset(one.subscribed.tag for one in granted if one.is_new))
         try:
@@ -77,7 +78,8 @@ class Subscriber:
             for one in granted
             if one.wants_retained
         ]  # fmt: skip
-        self._connection.send(Suback(packet.packet_id, tuple(reasons)))
+        if packet.packet_id:  # else nobody asked: an automatic subscription
+            self._connection.send(Suback(packet.packet_id, tuple(reasons)))
         for one, messages in retained:
             identifier = one.subscribed.identifier
             plan = Plan(one.subscribed.qos, True, (identifier,) if identifier else ())
@@ -85,7 +87,7 @@ class Subscriber:
         opened.start_feed()
         opened.outbox.let_go(sent_ids)
 
-    def _grant(self, packet: Subscribe) -> tuple[list[int], list[Granted]]:
+    async def _grant(self, packet: Subscribe) -> tuple[list[int], list[Granted]]:
         """Ask the ACL for each filter; a reason each, in order, and those that may be."""
         opened = self._opened
         identifier = find_int(packet.properties, Property.SUBSCRIPTION_IDENTIFIER, 0)
@@ -98,8 +100,13 @@ class Subscriber:
             if item.topic_filter.count("/") >= self._front.settings.topic_levels_max:
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
                 continue
+            subject_filter = opened.naming.filter(parts.subject_filter)
+            is_exclusive = item.topic_filter.startswith(EXCLUSIVE)
+            if not subject_filter or (parts.share and EXCLUSIVE in item.topic_filter):
+                reasons.append(Reason.TOPIC_FILTER_INVALID)
+                continue
             if not self._front.services.permission.is_allowed(
-                opened.call, "subscribe", subject=parts.subject_filter, qos=item.qos
+                opened.call, "subscribe", subject=subject_filter, qos=item.qos
             ):
                 reasons.append(denied)
                 continue
@@ -107,10 +114,20 @@ class Subscriber:
             if is_new and len(opened.subscriptions) >= self._front.settings.subscriptions_max:
                 reasons.append(Reason.QUOTA_EXCEEDED)
                 continue
-            subscribed = opened.subscriptions.put(item, item.qos, identifier)
+            if is_exclusive and is_new and not await self._claim(subject_filter):
+                reasons.append(Reason.QUOTA_EXCEEDED)
+                continue
+            subscribed = opened.subscriptions.put(item, item.qos, identifier, subject_filter)
             reasons.append(item.qos)
             granted.append(Granted(item, subscribed, is_new))
         return reasons, granted
+
+    async def _claim(self, subject_filter: str) -> bool:
+        """``$exclusive/``: one session at a time, over all gateways."""
+        try:
+            return await self._front.sessions.claim(self._opened.owned.record, subject_filter)
+        except Refused:
+            return False
 
     async def _establish(self, granted: list[Granted], in_use: set[str]) -> None:
         """Read the queues everywhere, remember, write the rows, wait for every gateway."""
@@ -171,6 +188,9 @@ class Subscriber:
             if feed is not None:
                 await feed.close(drop_group=False)
                 await self._front.sessions.leave_share(opened.owned.record, item)
+        for item in removed:
+            if item.topic_filter.startswith(EXCLUSIVE):
+                await self._front.sessions.give_up(opened.owned.record, item.subject_filter)
         if removed:
             await self._save()
         reasons = tuple(
@@ -178,3 +198,22 @@ class Subscriber:
         )
         is_v5 = self._connection.version == V5
         self._connection.send(Unsuback(packet.packet_id, reasons if is_v5 else ()))
+
+
+def automatic_items(opened: Opened) -> tuple[SubscribeItem, ...]:
+    """What the listener subscribes every client to, as far as this session does not have it."""
+    items: list[SubscribeItem] = []
+    for entry in opened.front.settings.auto_subscribe:
+        topic_filter = mount_point_of(entry.topic, opened.call)
+        if topic_filter is None or parse_filter(topic_filter) is None:
+            continue
+        if opened.subscriptions.get(topic_filter) is None:
+            items.append(
+                SubscribeItem(
+                    topic_filter,
+                    entry.qos,
+                    no_local=entry.no_local,
+                    retain_handling=entry.retain_handling,
+                )
+            )
+    return tuple(items)

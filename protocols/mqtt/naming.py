@@ -1,0 +1,159 @@
+"""
+What a client's topic names and filters stand for: mount point, rewrite rules, ``$delayed``,
+``$exclusive``.
+
+Pure, and asked once per topic of a connection. Names are rewritten first and mounted then; ACL,
+routes and all other protocols see the outcome. Names that begin with ``$`` are neither.
+"""
+
+import re
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from protocols import subjects
+from protocols.canonical import Call
+from protocols.mqtt.fields import PacketError, protocol_error
+from protocols.mqtt.packets import Reason
+from protocols.mqtt.topics import is_valid_name
+
+DELAYED: Final = "$delayed/"
+DELAY_S_MAX: Final = 4_294_967
+"""As EMQX has it: 49 days."""
+
+EXCLUSIVE: Final = "$exclusive/"
+
+_PLACEHOLDER: Final = re.compile(r"\{([^}]*)\}")
+_MOUNT_WORDS: Final = ("client_id", "identity", "tenant", "certificate_name")
+
+
+def _filter(value: str) -> str:
+    if not subjects.is_valid_filter(value) or value.startswith("$"):
+        raise ValueError(f"'{value}' is no topic filter of clients")
+    return value
+
+
+def _template(value: str) -> str:
+    for word in _PLACEHOLDER.findall(value):
+        if word != "#" and not (word.isdigit() and int(word) > 0):
+            raise ValueError(f"'{{{word}}}' is neither a level, {{1}}, nor {{#}}")
+    return value
+
+
+def check_mount_point(value: str) -> str:
+    """A prefix of addresses with placeholders. Raises ValueError."""
+    for word in _PLACEHOLDER.findall(value):
+        if word not in _MOUNT_WORDS:
+            raise ValueError(f"'{{{word}}}' is none of {', '.join(_MOUNT_WORDS)}")
+    if value and not is_valid_name(value):
+        raise ValueError(f"'{value}' is no part of a topic name")
+    return value
+
+
+class RewriteRule(BaseModel):
+    """One entry of ``rewrite:``; the first that matches a name or filter is applied."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    topic: Annotated[str, AfterValidator(_filter)]
+    """Names, and filters, that it is for: ``old/+/#``."""
+
+    to: Annotated[str, AfterValidator(_template)]
+    """What they become: ``new/{2}/{#}``; ``{2}`` is the second level, ``{#}`` what ``#`` stands
+    for."""
+
+    on: Literal["publish", "subscribe", "all"] = "all"
+    """Which side it changes."""
+
+    def apply(self, name: str) -> str | None:
+        """*name* (or a filter) rewritten; None: the rule is not for it."""
+        wanted, levels = self.topic.split("/"), name.split("/")
+        for index, level in enumerate(wanted):
+            if level == "#":
+                break
+            if index >= len(levels) or level not in ("+", levels[index]) or levels[index] == "#":
+                return None
+        else:
+            if len(levels) != len(wanted):
+                return None
+        rest = "/".join(levels[len(wanted) - 1 :]) if wanted[-1] == "#" else ""
+
+        def value(found: re.Match[str]) -> str:
+            if found[1] == "#":
+                return rest
+            index = int(found[1]) - 1
+            return levels[index] if index < len(levels) else ""
+
+        return _PLACEHOLDER.sub(value, self.to)
+
+
+class Name(NamedTuple):
+    """What a publish goes to."""
+
+    subject: str
+    delay_s: int = 0
+
+
+class Naming:
+    """Of the clients that share a mount point."""
+
+    def __init__(
+        self, mount_point: str = "", rules: tuple[RewriteRule, ...] = (), levels_max: int = 200
+    ) -> None:
+        self.mount_point = mount_point
+        self._rules = rules
+        self._levels_max = levels_max
+
+    def publish(self, topic: str) -> Name:
+        """Raises PacketError for a name that this server does not take."""
+        delay_s = 0
+        if topic.startswith(DELAYED):
+            delay_s, topic = _delay(topic)
+        if topic.count("/") >= self._levels_max:
+            raise protocol_error(f"a topic of more than {self._levels_max} levels")
+        subject = self._named(topic, "publish")
+        if not is_valid_name(subject):
+            raise PacketError(Reason.TOPIC_NAME_INVALID, f"'{topic}' becomes '{subject}'")
+        return Name(subject, delay_s)
+
+    def filter(self, topic_filter: str) -> str:
+        """The subjects that a filter asks for; empty: it cannot be one."""
+        subject_filter = self._named(topic_filter.removeprefix(EXCLUSIVE), "subscribe")
+        return subject_filter if subjects.is_valid_filter(subject_filter) else ""
+
+    def _named(self, name: str, side: str) -> str:
+        if name.startswith("$"):
+            return name
+        for rule in self._rules:
+            if rule.on in (side, "all") and (found := rule.apply(name)) is not None:
+                name = found
+                break
+        return self.mount_point + name
+
+
+PLAIN: Final = Naming()
+
+
+def mount_point_of(template: str, call: Call) -> str | None:
+    """*template* filled in for one client; None: its names cannot stand in a topic."""
+    values = {
+        "client_id": call.client_id,
+        "identity": call.identity.name,
+        "tenant": call.tenant,
+        "certificate_name": call.certificate_name,
+    }
+    for word in _PLACEHOLDER.findall(template):
+        value = values[word]
+        if not value or any(sign in value for sign in "+#/"):
+            return None
+        template = template.replace(f"{{{word}}}", value)
+    return template
+
+
+def _delay(topic: str) -> tuple[int, str]:
+    """Of ``$delayed/<seconds>/<topic>``. Raises PacketError."""
+    seconds, separator, rest = topic[len(DELAYED) :].partition("/")
+    is_number = seconds.isascii() and seconds.isdigit() and len(seconds) <= 7
+    if not separator or not rest or not is_number or int(seconds) > DELAY_S_MAX:
+        raise PacketError(Reason.TOPIC_NAME_INVALID, f"'{topic}' is no $delayed/<seconds>/<topic>")
+    return int(seconds), rest
