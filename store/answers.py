@@ -66,6 +66,21 @@ class EngineConfig:
     snapshot_bytes: int = 256 << 20
     """Take a snapshot after so much log."""
 
+    timers_max: int = 20_000_000
+    """Delayed messages that wait (24 bytes of memory each, besides their place in the index)."""
+
+    halves_max: int = 200_000
+    """Open half messages."""
+
+    half_timeout_ms: int = 6000
+    """When a half message is checked first (RocketMQ: transactionTimeOut)."""
+
+    half_interval_ms: int = 30_000
+    """And how often again (transactionCheckInterval)."""
+
+    half_checks_max: int = 15
+    """After so many checks it is given up (transactionCheckMax)."""
+
     block_bytes_max: int = 8 << 20
     """A block larger than this on disk is rot."""
 
@@ -117,6 +132,12 @@ class AppendRecord(NamedTuple):
     order_hash: int = 0
     flags: int = 1
     """``ItemFlag`` bits."""
+
+    due_ms: int = 0
+    """Wall time before which nobody shall see it; 0: at once."""
+
+    is_half: bool = False
+    """Nobody shall see it before its producer commits."""
 
 
 class AppendResult(NamedTuple):
@@ -287,6 +308,8 @@ class Counters:
 
     refused: int = 0
     deleted_bytes: int = 0
+    timers_fired: int = 0
+    recalled: int = 0
     rotten_reads: int = 0
     extra: dict[str, int] = field(default_factory=dict)
 

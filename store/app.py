@@ -201,6 +201,11 @@ class Store:
             disk_free_bytes_min=limits.disk_free_bytes_min,
             retention_s=config.retention_hours * 3600,
             lease_s=config.lease_ms / 1000,
+            timers_max=limits.timers_max,
+            halves_max=limits.half_messages_max,
+            half_timeout_ms=config.transactions.timeout_ms,
+            half_interval_ms=config.transactions.interval_ms,
+            half_checks_max=config.transactions.checks_max,
             auto_create_queue_count=config.topic_queue_count if config.auto_create_topics else 0,
         )
 

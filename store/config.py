@@ -45,12 +45,32 @@ class LimitsConfig(ConfigModel):
     connections_max: int = Field(default=10_000, ge=1)
     """Open connections; one more is closed at once."""
 
+    timers_max: int = Field(default=20_000_000, ge=0)
+    """Delayed messages that wait for their time; more are told SYSTEM_BUSY."""
+
+    half_messages_max: int = Field(default=200_000, ge=0)
+    """Half messages whose transaction is open; more are told SYSTEM_BUSY."""
+
     log_bytes_max: int = Field(default=64 << 30, ge=4 << 20)
     """Bytes the log may take on disk; the last two segments are a reserve for acks, grants and
     deletions (store page, rule 6)."""
 
     disk_free_bytes_min: int = Field(default=256 << 20, ge=0)
     """Free bytes of the file system below which sends are refused."""
+
+
+class TransactionsConfig(ConfigModel):
+    """Half messages whose producer says nothing."""
+
+    timeout_ms: int = Field(default=6000, ge=100, le=3_600_000)
+    """When a producer is first asked how its transaction ended (Apache: transactionTimeOut)."""
+
+    interval_ms: int = Field(default=30_000, ge=100, le=3_600_000)
+    """How often it is asked again (Apache: transactionCheckInterval)."""
+
+    checks_max: int = Field(default=15, ge=1, le=1000)
+    """After so many questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC (Apache:
+    transactionCheckMax)."""
 
 
 class StoreConfig(ConfigModel):
@@ -106,6 +126,12 @@ class StoreConfig(ConfigModel):
 
     lease_ms: int = Field(default=3000, ge=500, le=60_000)
     """Term of a gateway's lease (directory store)."""
+
+    recall: bool = True
+    """Whether delayed messages may be recalled (Apache: recallMessageEnable, off there)."""
+
+    transactions: TransactionsConfig = TransactionsConfig()
+    """When producers are asked about their transactions."""
 
     limits: LimitsConfig = LimitsConfig()
     """Bounds of buffers and waits."""

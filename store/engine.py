@@ -73,6 +73,7 @@ from store.policies.terms import Terms
 from store.reading import Reader
 from store.retention.room import Room
 from store.sending import Sender
+from store.timers.holding import HalfCheck, Holding
 
 T = TypeVar("T")
 
@@ -93,13 +94,16 @@ class Engine:
         self._burial = Burial(self._core, self._parts.topics, self._handover)
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
         self._room = Room(self._core)
+        self._holding = Holding(self._core, self._parts.held, self._parts.topics, self._room)
         self._keeper = Keeper(
             self._core, self._parts.groups, self._deliveries, self._room, self._handover
         )
-        self._sender = Sender(self._core, self._parts, self._room, self._keeper, self._handover)
+        self._sender = Sender(
+            self._core, self._parts, self._room, self._keeper, self._handover, self._holding
+        )
         self._late = LateEntries(self._core, self._parts.groups, self._deliveries)
         self._reader = Reader(self._core)
-        self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room)
+        self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room, self._holding)
         self.counters: Counters = self._core.counters
 
     @property
@@ -245,6 +249,29 @@ class Engine:
         """Store messages of standard codes, all in one block."""
         self._core.at(now)
         return self._wait(self._sender.append(records))
+
+    # ── held messages ───────────────────────────────────────────────────────────────────
+
+    def recall(self, topic: str, due_ms: int, message_id: str, now: Now) -> Pending[bool]:
+        """Withdraw a delayed message; False: it is not there, or its time has come."""
+        self._core.at(now)
+        return self._wait(self._holding.recall(topic, due_ms, message_id))
+
+    def end_transaction(
+        self, position: int, group: str, now: Now, *, is_commit: bool
+    ) -> Pending[AppendResult]:
+        """Commit or roll back the half message stored at *position*. Raises Refused."""
+        self._core.at(now)
+        return self._wait(self._holding.end(position, group, is_commit=is_commit))
+
+    def take_checks(self) -> list[HalfCheck]:
+        """Half messages whose producers are to be asked, since the last call."""
+        return self._holding.take_checks()
+
+    @property
+    def held_counts(self) -> tuple[int, int]:
+        """(delayed messages that wait, open half messages)."""
+        return len(self._parts.held.wheel), len(self._parts.held.halves)
 
     def last_frame(self, gateway: str, gateway_epoch: int) -> int:
         """Highest frame number of that epoch that ran or was spent; 0: none (HELLO)."""

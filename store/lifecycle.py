@@ -19,6 +19,7 @@ from store.log.state import pack
 from store.parts import Parts
 from store.replay import Replay
 from store.retention.room import Room
+from store.timers.holding import Holding
 
 IDLE_S: Final = 1.0
 """After so long without a write, an empty block says how far the log is durable."""
@@ -38,7 +39,10 @@ _log = logging.getLogger("store.engine")
 class Lifecycle:
     """Starts, keeps and ends an engine."""
 
-    def __init__(self, core: Core, parts: Parts, deliveries: Deliveries, room: Room) -> None:
+    def __init__(
+        self, core: Core, parts: Parts, deliveries: Deliveries, room: Room, holding: Holding
+    ) -> None:
+        self._holding = holding
         self._core = core
         self._parts = parts
         self._deliveries = deliveries
@@ -65,6 +69,7 @@ class Lifecycle:
             log.log_id = urandom(16)
             log.epoch = 1
             report = RecoveryReport(1, 0, 0, 0, 0, 0, 0, True, 0)
+        self._parts.held.settle()
         self._parts.groups.epoch_start = log.end
         log.state(Kind.EPOCH, pack(log.epoch, log.end))
         self._deliveries.new_epoch()
@@ -146,7 +151,12 @@ class Lifecycle:
 
     def tick(self, now: Now) -> float | None:
         """Decide what is due; when to come again at the latest."""
-        dues = [self._deliveries.tick(now), self._parts.leases.tick(now), self._idle(now)]
+        dues = [
+            self._deliveries.tick(now),
+            self._parts.leases.tick(now),
+            self._holding.tick(now),
+            self._idle(now),
+        ]
         if now.monotonic - self._looked >= LOOK_S:
             self._looked = now.monotonic
             self._parts.once.trim(now.wall_ms)
@@ -205,7 +215,7 @@ class Lifecycle:
         owed = [
             group.first_owed(end) for group in self._parts.groups if group.name != DISPATCH_NAME
         ]
-        return min([*owed, self._parts.retained.first_owed(end)])
+        return min([*owed, self._parts.retained.first_owed(end), self._parts.held.first_owed(end)])
 
     # ── wakings ─────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from store.metadata.leases import Leases
 from store.metadata.once import OnceKeys
 from store.metadata.retained import RetainedTable
 from store.metadata.topics import ConsumerOffsets, Settings, Topics
+from store.timers.held import Held
 
 
 class Parts:
@@ -26,6 +27,7 @@ class Parts:
         self.once = OnceKeys(core.config.once_window_s, core.config.once_keys_max)
         self.retained = RetainedTable()
         self.groups = GroupTable(core)
+        self.held = Held(core)
 
     def dump(self) -> dict[str, Any]:
         """State as of now, for a snapshot."""
@@ -46,4 +48,5 @@ class Parts:
             "once": self.once.dump(),
             "retained": self.retained.dump(),
             "groups": self.groups.dump(),
+            "held": self.held.dump(),
         }

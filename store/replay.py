@@ -26,11 +26,16 @@ from store.log.recovery import ScannedBlock
 from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
 from store.parts import Parts
 from store.sending import retained_change
+from store.timers.held import decode_checked, decode_positions
 
 _unpack: Final = ENTRY.unpack_from
 _unpack_pair: Final = PAIR.unpack_from
 _SPECIAL: Final = int(
-    EntryFlag.HAS_EXPIRES | EntryFlag.HAS_ONCE | EntryFlag.HAS_TARGET | EntryFlag.SETS_RETAINED
+    EntryFlag.HAS_EXPIRES
+    | EntryFlag.HAS_ONCE
+    | EntryFlag.HAS_TARGET
+    | EntryFlag.SETS_RETAINED
+    | EntryFlag.HELD
 )
 
 Handler = Callable[[memoryview, ScannedBlock], None]
@@ -88,6 +93,8 @@ class Replay:
         parts.once.load(state["once"])
         parts.retained.load(state["retained"])
         parts.groups.load(state["groups"])
+        if "held" in state:
+            parts.held.load(state["held"])
 
     # ── blocks ──────────────────────────────────────────────────────────────────────────
 
@@ -170,6 +177,8 @@ class Replay:
             self._parts.once.add(entry.once_key, at, offset, store_ms)
         if entry.flags & EntryFlag.SETS_RETAINED:
             self._parts.retained.apply(retained_change(record, at, entry.flags))
+        if entry.flags & EntryFlag.HELD:
+            self._parts.held.replay(at, record)
 
     # ── state records ───────────────────────────────────────────────────────────────────
 
@@ -201,6 +210,9 @@ class Replay:
             Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
             Kind.LEASE_END: self._lease_end,
             Kind.EPOCH: lambda r, b: self._deliveries.new_epoch(),
+            Kind.TIMER_FIRED: self._held_end,
+            Kind.TRANSACTION_END: self._held_end,
+            Kind.HALF_CHECKED: lambda r, b: self._parts.held.apply_checked(*decode_checked(r)),
         }
         return table
 
@@ -249,6 +261,9 @@ class Replay:
     def _purge(self, record: memoryview, block: ScannedBlock) -> None:
         number, scans, positions = unpack(record)
         self._deliveries.apply_purge(number, scans, positions)
+
+    def _held_end(self, record: memoryview, block: ScannedBlock) -> None:
+        self._parts.held.apply_end(decode_positions(record))
 
     def _lease_end(self, record: memoryview, block: ScannedBlock) -> None:
         gateway, epoch, _, rows = unpack(record)

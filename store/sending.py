@@ -6,7 +6,7 @@ else is compacted first; what became of the other items stands in a FRAME_RESULT
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -35,10 +35,13 @@ from store.policies.admission import Admission, SetPlan
 from store.policies.handover import Handover
 from store.policies.keeper import TOO_LONG, Keeper
 from store.retention.room import Room
+from store.timers.holding import Holding, Wrapped
 
 _FULL_HINT: Final = "the store is full"
 QUEUE_FULL_HINT: Final = "the queue is at its limit"
 _HAS_ONCE: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: IntFlag costs 0.6 µs per message
+_IS_HELD: Final = int(ItemFlag.DELAYED | ItemFlag.HALF)
+_HAS_TAG: Final = int(EntryFlag.HAS_TAG)
 _SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
 _ITEM_BITS: Final = 0xF
 """Item flags that are entry flags."""
@@ -51,11 +54,18 @@ class Sender:
     """Stores messages of both code families."""
 
     def __init__(
-        self, core: Core, parts: Parts, room: Room, keeper: Keeper, handover: Handover
+        self,
+        core: Core,
+        parts: Parts,
+        room: Room,
+        keeper: Keeper,
+        handover: Handover,
+        holding: Holding,
     ) -> None:
         self._core = core
         self._keeper = keeper
         self._handover = handover
+        self._holding = holding
         self._topics = parts.topics
         self._frames = parts.frames
         self._once = parts.once
@@ -79,7 +89,7 @@ class Sender:
             bits |= value
         is_simple = (
             not is_full
-            and not bits & _HAS_ONCE
+            and not bits & (_HAS_ONCE | _IS_HELD)
             and not gateway.refused_orders
             and all(
                 [
@@ -92,9 +102,14 @@ class Sender:
         count = len(columns.lengths)
         chosen: Sequence[int] = range(count)
         records = bytearray(frame.records)
+        held: dict[int, Wrapped] = {}
+        if bits & _IS_HELD:
+            held = self._holding.wrap_items(frame, self._core.log.wall_ms)
         if not is_simple:
             admission = self._admission(plans)
-            chosen, sets = self._admit(gateway, frame, plans, facts, admission, is_full=is_full)
+            chosen, sets = self._admit(
+                gateway, frame, plans, facts, admission, held, is_full=is_full
+            )
             if len(chosen) < count:
                 records = _compact(frame, chosen)
                 rows = [[column[index] for index in chosen] for column in columns]
@@ -104,6 +119,9 @@ class Sender:
                 plans = [*plans, *admission.variants(plans)]
             if facts.refused or facts.partial or facts.repeats:
                 self._core.log.state(Kind.FRAME_RESULT, pack(*facts))
+        if held:
+            plans = [*plans, SetPlan(NOWHERE, int(EntryFlag.HELD))]
+            records, columns = _with_held(records, columns, chosen, held, len(plans) - 1)
         answer = self._store(gateway, frame, facts, plans, records, columns)
         if not is_simple and admission is not None:
             for guard, record in admission.dead:
@@ -158,6 +176,8 @@ class Sender:
             self._note_extras(positions, offsets, flags, expires, once_keys)
         if any([plan.flags & _SETS_RETAINED for plan in plans]):
             self._note_retained(positions, entry_flags)
+        if plans and plans[-1].flags & EntryFlag.HELD:
+            self._note_held(positions, entry_flags)
         if len(positions) == item_count:
             answer = SendAnswer(frame.frame, positions, offsets, {}, facts.partial)
         else:
@@ -218,6 +238,7 @@ class Sender:
         plans: Sequence[SetPlan],
         facts: FrameFacts,
         admission: Admission | None,
+        held: Mapping[int, Wrapped],
         *,
         is_full: bool,
     ) -> tuple[list[int], list[int]]:
@@ -235,6 +256,8 @@ class Sender:
             code, hint = plan.code, plan.hint
             if is_full:
                 code, hint = STORE_FULL, _FULL_HINT
+            elif index in held and held[index].code:
+                code, hint = held[index].code, held[index].hint
             elif order and order in gateway.refused_orders:
                 code, hint = Code.PRECONDITION_FAILED, "an earlier message of its key was refused"
             if not code and flags & _HAS_ONCE:
@@ -244,7 +267,7 @@ class Sender:
                 if place is not None:
                     facts.repeats.append((index, *place))
                     continue
-            if not code and plan.is_judged and admission is not None:
+            if not code and plan.is_judged and admission is not None and index not in held:
                 at, full = admission.judge(at, frame.records[start:end])
                 if at < 0:
                     code, hint = STORE_FULL, QUEUE_FULL_HINT
@@ -285,45 +308,64 @@ class Sender:
                 self._retained.note(retained_change(record, position, flags))
                 self._core.log.when_durable(self._retained.show_next)
 
+    def _note_held(self, positions: "array[int]", entry_flags: Sequence[int]) -> None:
+        rows = zip(positions, entry_flags, strict=True)
+        self._holding.note([at for at, flags in rows if flags & EntryFlag.HELD])
+
     # ── standard codes ──────────────────────────────────────────────────────────────────
 
     def append(self, records: Sequence[AppendRecord]) -> list[AppendResult]:
         """Store messages of standard codes, in one block."""
         results: list[AppendResult] = []
         stored: list[int] = []
-        body = bytearray()
+        bodies: list[bytearray] = []
         plans: list[Plan] = []
+        flags: list[int] = []
         is_full = not self._room.has_room_for(sum([len(item.record) for item in records]))
         for index, item in enumerate(records):
             try:
                 queue_id = self._choose(item, is_full=is_full)
+                record, plan = self._place(item, queue_id)
             except Refused as refused:
                 results.append(AppendResult(refused.code, 0, item.queue_id, -1, refused.hint))
                 continue
-            record = bytearray(item.record)
-            set_queue_id(record, queue_id)
-            body += record
-            queue = self._core.message_queue(item.topic, queue_id)
-            lights = usable_lights(self._core, item.keys)
-            plans.append(Plan(queue, lights))
+            bodies.append(record)
+            plans.append(plan)
+            flags.append(item.flags & 0xF | (EntryFlag.HELD if plan is NOWHERE else _HAS_TAG))
             stored.append(index)
             results.append(AppendResult(Code.OK, 0, queue_id, -1))
         if not stored:
             return results
         items = [records[index] for index in stored]
         draft = Draft(
-            body,
-            [len(item.record) for item in items],
+            bytearray(b"".join(bodies)),
+            [len(record) for record in bodies],
             range(len(items)),
             plans,
-            [item.flags & 0xF | EntryFlag.HAS_TAG for item in items],
+            flags,
             [item.order_hash for item in items],
             tags=[tag_hash_of(item.record) for item in items],
         )
-        places = zip(stored, *append_messages(self._core, draft), strict=True)
-        for index, position, offset in places:
+        positions, offsets = append_messages(self._core, draft)
+        if NOWHERE in plans:
+            self._note_held(positions, flags)
+        for index, position, offset in zip(stored, positions, offsets, strict=True):
             results[index] = results[index]._replace(position=position, offset=offset)
         return results
+
+    def _place(self, item: AppendRecord, queue_id: int) -> tuple[bytearray, Plan]:
+        """(the record to store, where it goes: nowhere if it is held). Raises Refused."""
+        is_late = item.due_ms > self._core.log.wall_ms
+        if item.is_half or is_late:
+            due_ms = 0 if item.is_half else item.due_ms
+            record = bytearray(self._holding.wrap(item.record, due_ms, queue_id, item.keys))
+            plan = NOWHERE
+        else:
+            record = bytearray(item.record)
+            queue = self._core.message_queue(item.topic, queue_id)
+            plan = Plan(queue, usable_lights(self._core, item.keys))
+        set_queue_id(record, queue_id)
+        return record, plan
 
     def _choose(self, item: AppendRecord, *, is_full: bool) -> int:
         """Queue id for a message that may be stored. Raises Refused."""
@@ -362,6 +404,28 @@ def _compact(frame: SendFrame, chosen: Sequence[int]) -> bytearray:
     starts = list(accumulate(lengths, initial=0))
     parts = [frame.records[starts[index] : starts[index + 1]] for index in chosen]
     return bytearray(b"".join(parts))
+
+
+def _with_held(
+    records: bytearray,
+    columns: SendColumns,
+    chosen: Sequence[int],
+    held: Mapping[int, Wrapped],
+    set_index: int,
+) -> tuple[bytearray, SendColumns]:
+    """Held items in their held form, following the set *set_index*."""
+    lengths, sets = list(columns.lengths), list(columns.set_indexes)
+    starts = list(accumulate(lengths, initial=0))
+    pieces: list[bytes | memoryview] = []
+    view = memoryview(records)
+    for at, index in enumerate(chosen):
+        wrapped = held.get(index)
+        if wrapped is None:
+            pieces.append(view[starts[at] : starts[at + 1]])
+            continue
+        pieces.append(wrapped.record)
+        lengths[at], sets[at] = len(wrapped.record), set_index
+    return bytearray(b"".join(pieces)), columns._replace(lengths=lengths, set_indexes=sets)
 
 
 def _with_extras(

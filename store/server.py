@@ -29,6 +29,7 @@ from store.handlers.clients import tell_members
 from store.handlers.connection import Connection
 from store.handlers.context import Context
 from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
+from store.handlers.held import send_checks
 from store.handlers.table import HANDLERS
 from store.metrics import ServerCounters
 
@@ -212,6 +213,7 @@ class StoreServer:
     def _let_time_pass(self, now: clock.Now) -> None:
         """Everything but requests; after a failed write nothing of it may happen any more."""
         due = self.context.engine.tick(now)
+        send_checks(self.context)
         self._end_presences(now)
         has_more = self._serve(now)
         due = earlier(due, self.context.engine.enforce(now))

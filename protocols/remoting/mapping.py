@@ -11,21 +11,10 @@ from protocols.errors import Code, Refused
 from protocols.pipeline import TopicInfo
 from protocols.remoting.bodies import BrokerData, ConsumerData, QueueData, RouteData
 from protocols.remoting.codes import Permission, ResponseCode, SysFlag
+from protocols.remoting.delays import deliver_at_ms
 from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic
 from protocols.remoting.headers import SendHeader
 from protocols.remoting.records import decode_properties, encode_host, offset_message_id
-
-DELAY_LEVELS_MS: Final = tuple(
-    seconds * 1000
-    for seconds in (
-        *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540),
-        *(600, 1200, 1800, 3600, 7200),
-    )
-)
-"""``messageDelayLevel``: level 1 is the first."""
-
-RETRY_LEVEL_FIRST: Final = 3
-"""A send-back without a level waits for level 3 + reconsume times (``delayLevel == 0``)."""
 
 RETRY_BROKER: Final = "tidegate-retry"
 """Broker name under which clients see the queues of ``%RETRY%group``."""
@@ -176,7 +165,7 @@ def _to_message(
         tuple(pair for pair in pairs if pair[0] not in _TAKEN),
         message_id=named.get("UNIQ_KEY", ""),
         keys=named.get("KEYS", ""),
-        deliver_at_ms=_deliver_at_ms(named, now_ms),
+        deliver_at_ms=deliver_at_ms(named, now_ms),
         born_ms=header.born_ms,
         sys_flag=sys_flag,
     )
@@ -218,31 +207,6 @@ def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
     if unpacker.unconsumed_tail or not unpacker.eof:
         raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"at most {bytes_max} bytes")
     return plain, sys_flag & ~(SysFlag.COMPRESSED | _COMPRESSION)
-
-
-def _deliver_at_ms(named: Mapping[str, str], now_ms: int) -> int:
-    """Delay level, then seconds, ms, absolute time (``ScheduleMessageService``, timers)."""
-    try:
-        if level := int(named.get("DELAY", "0")):
-            return now_ms + delay_ms(level)
-        if "TIMER_DELAY_SEC" in named:
-            return now_ms + 1000 * int(named["TIMER_DELAY_SEC"])
-        if "TIMER_DELAY_MS" in named:
-            return now_ms + int(named["TIMER_DELAY_MS"])
-        at_ms = int(named.get("TIMER_DELIVER_MS", "0"))
-    except ValueError as error:
-        raise Refused(Code.ILLEGAL_DELIVERY_TIME, "delay", str(error)) from error
-    return at_ms if at_ms > now_ms else 0
-
-
-def delay_ms(level: int) -> int:
-    """Of a level; above the last is the last."""
-    return DELAY_LEVELS_MS[min(max(level, 1), len(DELAY_LEVELS_MS)) - 1]
-
-
-def send_back_delay_ms(level: int, reconsume_count: int) -> int:
-    """How long a message that a consumer gave back stays hidden."""
-    return delay_ms(level if level > 0 else RETRY_LEVEL_FIRST + reconsume_count)
 
 
 def send_answer_fields(results: Sequence[SendResult], address: str) -> dict[str, str]:

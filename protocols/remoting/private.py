@@ -423,6 +423,8 @@ class ItemFlag(IntFlag):
     RETAIN = 0x4
     CLEARS_RETAINED = 0x8  # empty body with retain: forget the address
     HAS_ONCE_KEY = 0x10
+    DELAYED = 0x20  # held until TIMER_DELIVER_MS of its record
+    HALF = 0x40  # held until its producer commits
 
 
 class SendSet(NamedTuple):

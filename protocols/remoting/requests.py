@@ -27,6 +27,7 @@ from protocols.remoting.bodies import (
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import Consumer
+from protocols.remoting.delays import send_back_delay_ms
 from protocols.remoting.handles import dead_letter_topic
 from protocols.remoting.headers import int_field, text_field
 from protocols.remoting.holdings import Held, Queue
@@ -37,7 +38,6 @@ from protocols.remoting.mapping import (
     qualified,
     retry_route,
     route_of,
-    send_back_delay_ms,
 )
 
 if TYPE_CHECKING:

@@ -72,6 +72,9 @@ class Context:
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """(group, topic, queue id) → offset that an operator set: the next pull is sent there."""
 
+    check_turn: int = 0
+    """Producers of a group are asked in turn about its transactions."""
+
     counters: ServerCounters = field(default_factory=ServerCounters)
     started: clock.Now = field(default_factory=clock.read)
 

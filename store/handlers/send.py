@@ -8,7 +8,7 @@ not kept yet.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -18,6 +18,12 @@ from protocols.clock import Now
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.delays import (
+    NAMES_OF_DELAY,
+    RecallHandle,
+    deliver_at_ms,
+    send_back_delay_ms,
+)
 from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic, retry_topic
 from protocols.remoting.headers import SendHeader, int_field, send_header, text_field
 from protocols.remoting.records import (
@@ -42,14 +48,19 @@ from store.late import is_addressed
 REGION: Final = "DefaultRegion"
 BATCH_COUNT_MAX: Final = 10_000
 NAMES_STORE_OWNS: Final = frozenset(
-    ("POP_CK", "POP_CK_OFFSET", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "CLUSTER")
+    (
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "CLUSTER",
+        "TG_HELD",
+    ),
 )
 """Properties that a client may not set: dropped (semantics: Who gets a publish)."""
 
-NAMES_OF_DELAY: Final = frozenset(
-    ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-)
 TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
+PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _BATCH_HEAD: Final = struct.Struct(">IIIiI")
 _U16: Final = struct.Struct(">H")
 
@@ -93,7 +104,7 @@ def send(
         drafts = [Draft(request.body, header.flag, header.properties.encode())]
     topic = _after_attempts(context, header, now)
     records, ids = _records(context, connection, header, topic, drafts, now)
-    make = partial(_answer, context, request, header, ids)
+    make = partial(_answer, context, request, header, records, ids)
     context.appends.add(connection, request, records, make, now)
     return None
 
@@ -186,45 +197,45 @@ def _records(
                 topic,
                 f"message body size: {len(draft.body)}, max: {bytes_max}",
             )
-        properties, message_id = _properties(context, topic, draft.properties, now)
+        named = decode_properties(draft.properties)
+        properties, message_id = _properties(context, topic, named, now)
+        due_ms, is_half = _held(header, dict(named), now)
         record = encode_record(
             topic,
             bytes(draft.body),
             queue_id=max(queue_id, 0),
             properties_text=properties,
             born_ms=header.born_ms or now.wall_ms,
-            sys_flag=header.sys_flag & ~TRANSACTION_BITS,
+            sys_flag=header.sys_flag & ~TRANSACTION_BITS | (PREPARED if is_half else 0),
             flag=draft.flag,
             reconsume_count=header.reconsume_count,
             born_host=born_host,
             store_host=context.store_host,
         )
-        records.append(AppendRecord(topic, queue_id, record, keys))
+        records.append(AppendRecord(topic, queue_id, record, keys, due_ms=due_ms, is_half=is_half))
         ids.append(message_id)
     return records, ids
 
 
-def _properties(context: Context, topic: str, text: bytes, now: Now) -> tuple[bytes, str]:
+def _held(header: SendHeader, named: Mapping[str, str], now: Now) -> tuple[int, bool]:
+    """(when it is due, 0: at once; whether it is a half message). Raises Refused."""
+    is_half = named.get("TRAN_MSG", "").lower() == "true"
+    due_ms = 0 if is_half else deliver_at_ms(named, now.wall_ms)
+    if header.is_batch and (is_half or due_ms):
+        hint = "members of a batch can be neither delayed nor transactional"
+        raise Refused(Code.MESSAGE_CORRUPTED, header.topic, hint)
+    if is_half and not named.get("PGROUP"):
+        hint = "a half message names its producer group in PGROUP"
+        raise Refused(Code.MESSAGE_CORRUPTED, header.topic, hint)
+    return due_ms, is_half
+
+
+def _properties(
+    context: Context, topic: str, pairs: Sequence[tuple[str, str]], now: Now
+) -> tuple[bytes, str]:
     """(properties as stored, message id). Raises Refused on what cannot be kept."""
-    pairs = decode_properties(text)
-    message_id = ""
-    kept: list[tuple[str, str]] = []
-    is_retry = topic.startswith(("%RETRY%", "%DLQ%"))
-    for name, value in pairs:
-        if name in NAMES_OF_DELAY and value not in ("", "0"):
-            if is_retry:
-                continue
-            raise Refused(
-                Code.ILLEGAL_DELIVERY_TIME, topic, "delayed messages are not supported yet"
-            )
-        if name == "TRAN_MSG" and value.lower() == "true":
-            raise Refused(
-                Code.INVALID_TRANSACTION_ID, topic, "transactional messages are not supported yet"
-            )
-        if name == "UNIQ_KEY":
-            message_id = value
-        if name not in NAMES_STORE_OWNS:
-            kept.append((name, value))
+    kept = [pair for pair in pairs if pair[0] not in NAMES_STORE_OWNS]
+    message_id = next((value for name, value in pairs if name == "UNIQ_KEY"), "")
     if not message_id:
         message_id = context.ids.take(now.wall_ms).decode()
         kept.append(("UNIQ_KEY", message_id))
@@ -243,6 +254,7 @@ def _answer(
     context: Context,
     request: RemotingCommand,
     header: SendHeader,
+    records: Sequence[AppendRecord],
     ids: Sequence[str],
     results: Sequence[AppendResult],
 ) -> RemotingCommand:
@@ -255,12 +267,15 @@ def _answer(
     fields = {
         "msgId": ",".join([offset_message_id(host, result.position) for result in results]),
         "queueId": str(first.queue_id),
-        "queueOffset": str(first.offset),
+        "queueOffset": str(first.offset if first.offset >= 0 else first.position),
         "MSG_REGION": REGION,
         "TRACE_ON": "false",
     }
     if not header.is_batch:
         fields["transactionId"] = ids[0]
+    if first.offset < 0 and records[0].due_ms:
+        broker, due_ms = context.config.name, records[0].due_ms
+        fields["recallHandle"] = RecallHandle(header.topic, broker, due_ms, ids[0]).encode()
     return request.answer(fields=fields)
 
 
@@ -284,7 +299,8 @@ def send_back(
         return request.answer()
     limit = int_field(fields, "maxReconsumeTimes", -1)
     limit = group.retry_max_times if limit < 0 else limit
-    is_dead = int_field(fields, "delayLevel") < 0 or message.reconsume_count >= limit
+    level = int_field(fields, "delayLevel")
+    is_dead = level < 0 or message.reconsume_count >= limit
     topic = _dead_letter(context, group_name, now) if is_dead else retry_topic(group_name)
     record = retried(context, message, topic)
 
@@ -292,7 +308,11 @@ def send_back(
         code = response_code(results[0].code)
         return request.answer(code, remark=results[0].hint)
 
-    context.appends.add(connection, request, [AppendRecord(topic, -1, record)], answer, now)
+    due_ms = 0
+    if not is_dead:
+        due_ms = now.wall_ms + send_back_delay_ms(level, message.reconsume_count)
+    held = AppendRecord(topic, -1, record, due_ms=due_ms)
+    context.appends.add(connection, request, [held], answer, now)
     return None
 
 

@@ -172,10 +172,10 @@ class Kind(IntEnum):
     LEASE_END = 31
     EPOCH = 32
     CLOSE = 33
-    TIMER = 40  # F
-    TIMER_FIRED = 41  # F
-    TRANSACTION_END = 42  # F
+    TIMER_FIRED = 41  # held messages that fired or were recalled: positions
+    TRANSACTION_END = 42  # half messages that ended: positions
     ONCE_RELEASE = 43  # F
+    HALF_CHECKED = 44
 
 
 class EntryFlag(IntFlag):
@@ -193,6 +193,7 @@ class EntryFlag(IntFlag):
     HAS_TARGET = 0x400
     HAS_SOURCE = 0x800  # F: original position and store time of a relocated record
     HAS_KEY_HASH = 0x1000  # F
+    HELD = 0x2000  # a timer or half message: stored, in no queue yet
 
 
 ENTRY: Final = struct.Struct(">HBBHHIIiQIQ")

@@ -8,7 +8,7 @@ import pytest
 from protocols.canonical import SendResult, Start
 from protocols.errors import Code, Refused
 from protocols.pipeline import TopicInfo
-from protocols.remoting import mapping
+from protocols.remoting import delays, mapping
 from protocols.remoting.bodies import ConsumerData
 from protocols.remoting.codes import RequestCode, SysFlag
 from protocols.remoting.command import RemotingCommand
@@ -157,8 +157,8 @@ def test_delivery_time(text: str, at_ms: int) -> None:
 
 def test_send_back_delays() -> None:
     """Without a level: 10 s, 30 s, 1 min … by reconsume count."""
-    assert [mapping.send_back_delay_ms(0, count) for count in range(3)] == [10_000, 30_000, 60_000]
-    assert mapping.send_back_delay_ms(1, 5) == 1000
+    assert [delays.send_back_delay_ms(0, count) for count in range(3)] == [10_000, 30_000, 60_000]
+    assert delays.send_back_delay_ms(1, 5) == 1000
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ async def test_a_malformed_batch_is_answered(client: RemotingClient) -> None:
         ({"b": "no/such"}, ResponseCode.INVALID_PARAMETER),
         ({"c": "none"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"e": "99"}, ResponseCode.INVALID_PARAMETER),
-        ({"i": "DELAY\x013\x02"}, ResponseCode.SYSTEM_ERROR),
-        ({"i": "TRAN_MSG\x01true\x02"}, ResponseCode.SYSTEM_ERROR),
+        ({"i": "TIMER_DELAY_MS\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"i": "TRAN_MSG\x01true\x02"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "k\x01" + 40000 * "v" + "\x02"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
@@ -274,10 +274,11 @@ async def test_a_send_back_comes_again_and_dies_at_its_limit(client: RemotingCli
     """36 appends to %RETRY%group with one attempt more; beyond the limit to %DLQ%group."""
     await send(client, b"x")
     message = decode_records((await pull(client, 0)).body)[0]
-    back = {"offset": str(message.log_position), "group": "G", "delayLevel": "0"}
+    back = {"offset": str(message.log_position), "group": "G", "delayLevel": "1"}
     back["maxReconsumeTimes"] = "1"
     assert (await ask(client, RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
-    again = decode_records((await pull(client, 0, topic="%RETRY%G")).body)[0]
+    wait = {"sysFlag": "6", "suspendTimeoutMillis": "4000"}  # level 1 is a second
+    again = decode_records((await pull(client, 0, topic="%RETRY%G", **wait)).body)[0]
     assert (again.body, again.reconsume_count) == (b"x", 1)
     assert again.properties["RETRY_TOPIC"] == "T"
     back["offset"] = str(again.log_position)

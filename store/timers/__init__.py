@@ -1,0 +1,1 @@
+"""Messages that are stored and not visible yet: timers and half messages."""
