@@ -21,9 +21,11 @@ from store.committer import Committer, LazyDisk
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
 from store.engine import Engine, PrepareSegment, Upkeep
+from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
 from store.handlers.presence import Presences
+from store.handlers.searches import Searches
 from store.handlers.streams import Streams
 from store.handlers.system_topics import system_topics
 from store.handlers.waits import Waits
@@ -115,10 +117,13 @@ class Store:
             presences=Presences(
                 lost_s=config.lost_ms_max / 1000, silence_s=config.silence_ms_max / 1000
             ),
+            searches=Searches(self._disk),
             secret=self._secret,
             system_topics=system_topics(config),
         )
+        configuration.restore(context)
         server = self._server = StoreServer(context)
+        context.topics_changed = server.topics_changed.set
         context.counters = server.counters
         committer = self._committer = Committer(
             self._writer_disk,

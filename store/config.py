@@ -111,6 +111,18 @@ class StoreConfig(ConfigModel):
     auto_create_topics: bool = True
     """A send to an unknown topic creates it with the queues of TBW102 (Apache's default)."""
 
+    auto_create_groups: bool = True
+    """A consumer group comes into being with its first consumer (Apache's default)."""
+
+    permission: int = Field(default=6, ge=0, le=7)
+    """RocketMQ's permission bits of the whole store: 4 read, 2 write."""
+
+    trace: bool = True
+    """Clients that trace are told to send their traces (topic ``RMQ_SYS_TRACE_TOPIC``)."""
+
+    check_message_type: bool = True
+    """A topic with the attribute ``message.type`` refuses messages of another type."""
+
     topic_queue_count: int = Field(default=4, ge=1, le=1024)
     """Message queues of a topic that is created without a number."""
 

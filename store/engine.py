@@ -72,6 +72,7 @@ from store.policies.levels import subqueues
 from store.policies.terms import Terms
 from store.reading import Reader
 from store.retention.room import Room
+from store.searching import SearchWork, record_around, search_work
 from store.sending import Sender
 from store.timers.holding import HalfCheck, Holding
 
@@ -415,6 +416,39 @@ class Engine:
     def offset_by_time(self, topic: str, queue_id: int, wall_ms: int) -> int:
         """Offset of the first message stored at or after *wall_ms*; the end if there is none."""
         return self._reader.offset_by_time(topic, queue_id, wall_ms)
+
+    def search(self, needles: Sequence[bytes], begin_ms: int, end_ms: int) -> SearchWork:
+        """A search for bytes in all that was stored in a time window, to run in the background."""
+        return search_work(self._core, needles, begin_ms, end_ms)
+
+    def record_around(self, position: int) -> int:
+        """Start of the message that holds the byte at *position*; -1: none."""
+        return record_around(self._core, position)
+
+    def seek_group(
+        self, name: str, offsets: Mapping[tuple[str, int], int], now: Now
+    ) -> Pending[None]:
+        """A group goes on at these offsets of (topic, queue id); what it held there is void."""
+        self._core.at(now)
+        group = self._parts.groups.find(name)
+        if group is not None:
+            self._deliveries.seek(group, offsets)
+        return self._wait(None)
+
+    def group_places(self, name: str, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """(offset below which all is done, offset handed out up to) of a message queue that the
+        group reads; None: it does not."""
+        group = self._parts.groups.find(name)
+        queue = self._core.queues.find_message_queue(topic, queue_id)
+        if group is None or queue is None:
+            return None
+        return self._deliveries.places(group, queue)
+
+    def in_flight_grant(self, group: int, position: int) -> int:
+        """The grant that counts for an entry in flight; 0: it is not in flight."""
+        found = self._parts.groups.get(group)
+        batch = found.in_flight.get(position) if found is not None else None
+        return batch.grant if batch is not None else 0
 
     def retained(self, tenant: str, subject_filter: str) -> list[bytes]:
         """Stored record of the last retained message of each address that matches."""

@@ -207,6 +207,7 @@ class Replay:
             Kind.MARK: self._mark,
             Kind.PURGE: self._purge,
             Kind.DROP: lambda r, b: self._deliveries.apply_drop_ready(*unpack(r)),
+            Kind.SEEK: lambda r, b: self._deliveries.apply_seek(*unpack(r)),
             Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
             Kind.LEASE_END: self._lease_end,
             Kind.EPOCH: lambda r, b: self._deliveries.new_epoch(),

@@ -87,6 +87,7 @@ class StoreServer:
         """No more ticks."""
         self._is_stopped = True
         self.context.waits.close()
+        self.context.searches.close()
         if self._timer is not None:
             self._timer.cancel()
 

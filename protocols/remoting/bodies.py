@@ -53,6 +53,11 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
+def encode_text(text: str) -> bytes:
+    """A JSON text, for bodies put together by hand."""
+    return _encode(text)
+
+
 # ── route and registration ──────────────────────────────────────────────────────────────
 
 

@@ -5,7 +5,7 @@ Grants are logged and not awaited; acks are awaited. Each decision is applied by
 of ``Group`` that replay uses. (Semantics page, "Verbs"; store page, rules 5 and 12.)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -25,6 +25,7 @@ from store.groups.selection import (
     tags_by_ordinal,
 )
 from store.groups.table import GroupTable
+from store.index.queues import Queue
 from store.log.format import Kind
 from store.log.state import (
     GRANT_COUNTS_ATTEMPT,
@@ -481,6 +482,37 @@ class Deliveries:
             payload = encode_return(group.number, positions, counts=False)
             self._core.log.state(Kind.RETURN, payload)
         group.give_back(positions, counts=False)
+
+    def seek(self, group: Group, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Go on at these offsets of message queues (topic, queue id); what was held is void."""
+        rows = [
+            (read.serial, offsets[read.topic, read.queue.queue_id])
+            for read in group.reads.values()
+            if (read.topic, read.queue.queue_id) in offsets
+        ]
+        if not group.spec.is_volatile:
+            self._core.log.state(Kind.SEEK, pack(group.number, rows))
+        self.apply_seek(group.number, rows)
+        self._core.woken_groups.add(group.number)
+
+    def apply_seek(self, number: int, rows: Iterable[tuple[int, int]]) -> None:
+        group = self._table.get(number)
+        for serial, offset in rows if group is not None else ():
+            assert group is not None
+            read = group.reads.get(serial)
+            if read is not None:
+                group.done([at for at, ordinal in group.open.items() if read.covers(ordinal)])
+                read.at = max(offset, read.queue.first)
+                read.begin_at = min(read.begin_at, read.at)
+                group.ready[read] = None
+
+    def places(self, group: Group, queue: Queue) -> tuple[int, int] | None:
+        """(offset below which all is done, offset handed out up to); None: not read here."""
+        for read in group.reads.values():
+            if read.queue is queue and read.stop_at < 0:
+                owed = [queue.offset_from(at) for at in group.open.values() if read.covers(at)]
+                return min([read.at, *owed]), max(read.at, queue.first)
+        return None
 
     def limit_of(self, group: Group) -> int:
         """Ordinals below may be seen by the group."""

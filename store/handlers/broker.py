@@ -1,4 +1,4 @@
-"""The store about itself: 26 and 28."""
+"""The store about itself (28)."""
 
 from protocols import clock
 from protocols.remoting import bodies
@@ -68,36 +68,6 @@ def runtime_info(
     return request.answer(body=bodies.encode_body(bodies.KvTable(table=table)))
 
 
-def broker_config(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand | None:
-    """The configuration in Apache's words, as properties text (26)."""
-    config = context.config
-    lines = {
-        "brokerName": config.name,
-        "brokerClusterName": config.cluster,
-        "brokerId": "0",
-        "brokerRole": "SYNC_MASTER" if config.flush == "sync" else "ASYNC_MASTER",
-        "flushDiskType": "SYNC_FLUSH" if config.flush == "sync" else "ASYNC_FLUSH",
-        "namesrvAddr": ";".join(config.namesrv),
-        "listenPort": context.address.rpartition(":")[2],
-        "brokerIP1": context.ip_address.rpartition(":")[0],
-        "storePathRootDir": str(config.data),
-        "maxMessageSize": str(config.limits.message_bytes_max),
-        "fileReservedTime": str(config.retention_hours),
-        "defaultTopicQueueNums": str(config.topic_queue_count),
-        "autoCreateTopicEnable": "true" if config.auto_create_topics else "false",
-        "autoCreateSubscriptionGroup": "true",
-        "enablePropertyFilter": "true",
-        "brokerPermission": "6",
-    }
-    text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    version = bodies.DataVersion(timestamp=context.started.wall_ms, counter=0)
-    fields = {"version": bodies.encode_body(version).decode()}
-    return request.answer(fields=fields, body=text.encode())
-
-
 HANDLERS: dict[int, Handler] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
-    RequestCode.GET_BROKER_CONFIG: broker_config,
 }

@@ -132,8 +132,16 @@ class ClientTable:
     def producers(self, group: str) -> list[Client]:
         return list(self._producers.get(group, {}).values())
 
+    def producer_groups(self) -> list[str]:
+        return list(self._producers)
+
     def consumer_groups(self) -> list[str]:
         return list(self._consumers)
+
+    def is_broadcasting(self, group: str) -> bool:
+        """Whether members of *group* each read everything."""
+        members = self._consumers.get(group, {}).values()
+        return any(member.memberships[group].message_model == "BROADCASTING" for member in members)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """The newest subscription that any member of *group* has for *topic*."""

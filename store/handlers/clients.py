@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from protocols import clock
+from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting import bodies
 from protocols.remoting.codes import RequestCode, ResponseCode
@@ -24,19 +25,27 @@ def heartbeat(
     """Who is there, in which groups, subscribed to what (34). Groups come into being here."""
     told = bodies.decode_body(bodies.HeartbeatData, request.body)
     now = clock.read()
-    for consumer in told.consumer_data_set:
-        use_group(context, consumer.group_name, now)
+    consumers = [data for data in told.consumer_data_set if _may_join(context, data, now)]
     changed = context.clients.heartbeat(
         connection,
         told.client_id,
         language=request.language,
         version=request.version,
         producer_groups=[producer.group_name for producer in told.producer_data_set],
-        memberships=[_membership(consumer) for consumer in told.consumer_data_set],
+        memberships=[_membership(consumer) for consumer in consumers],
         now=now.monotonic,
     )
     tell_members(context, changed)
     return request.answer()
+
+
+def _may_join(context: Context, consumer: bodies.ConsumerData, now: Now) -> bool:
+    """Whether the group is there or may come into being; as by Apache, a heartbeat goes on."""
+    try:
+        use_group(context, consumer.group_name, now)
+    except Refused:
+        return False
+    return True
 
 
 def _membership(consumer: bodies.ConsumerData) -> Membership:
@@ -173,12 +182,10 @@ def query_assignment(
         bodies.MessageQueue(topic=asked.topic, broker_name=context.config.name, queue_id=queue_id)
         for queue_id in range(config.read_queue_count)
     ]
-    mode = context.engine.settings(MODES_TABLE).get(f"{asked.topic}@{asked.consumer_group}", b"")
-    if mode == b"POP":
-        anywhere = bodies.MessageQueue(
-            topic=asked.topic, broker_name=context.config.name, queue_id=-1
-        )
-        mine, word = [anywhere], "POP"
+    told = context.engine.settings(MODES_TABLE).get(f"{asked.topic}@{asked.consumer_group}", b"")
+    mode, _, share = told.decode().partition(" ")
+    if mode == "POP":
+        mine, word = pop_share_of(context, asked, queues, int(share or 0)), "POP"
     elif asked.message_model == "BROADCASTING":
         mine, word = queues, "PULL"
     else:
@@ -190,6 +197,31 @@ def query_assignment(
         ]
     )
     return request.answer(body=bodies.encode_body(body))
+
+
+def pop_share_of(
+    context: Context,
+    asked: bodies.QueryAssignmentBody,
+    queues: list[bodies.MessageQueue],
+    share: int,
+) -> list[bodies.MessageQueue]:
+    """
+    What a client pops: all queues at once (id -1), or its own and those of the *share* members
+    that follow it. Source: ``QueryAssignmentProcessor.allocate4Pop``.
+    """
+    members = [client.client_id for client in context.clients.consumers(asked.consumer_group)]
+    if share <= 0 or share >= len(members) - 1:
+        return [
+            bodies.MessageQueue(topic=asked.topic, broker_name=context.config.name, queue_id=-1)
+        ]
+    if asked.client_id not in members:
+        return []
+    index = members.index(asked.client_id)
+    mine: dict[bodies.MessageQueue, None] = {}
+    for step in range(share + 1):
+        member = members[(index + step) % len(members)]
+        mine |= dict.fromkeys(share_of(queues, members, member, asked.strategy_name))
+    return list(mine)
 
 
 def share_of(
@@ -214,7 +246,7 @@ def set_request_mode(
     pending = context.engine.put_setting(
         MODES_TABLE,
         f"{told.topic}@{told.consumer_group}",
-        told.mode.encode(),
+        f"{told.mode} {told.pop_share_queue_num}".encode(),
         clock.read(),
     )
     context.when_durable(connection, request, pending, lambda _: request.answer())

@@ -24,8 +24,9 @@ from store.handlers.answers import not_available
 from store.handlers.appends import Appends
 from store.handlers.client_table import ClientTable, QueueLocks
 from store.handlers.connection import Connection
-from store.handlers.popped import PoppedTable
 from store.handlers.presence import GatewayKey, Presences
+from store.handlers.rates import Rates
+from store.handlers.searches import Searches
 from store.handlers.streams import Streams
 from store.handlers.waits import Waits
 from store.metrics import ServerCounters
@@ -45,6 +46,10 @@ class Context:
     appends: Appends
     streams: Streams
     presences: Presences
+    searches: Searches
+    topics_changed: Callable[[], None] = lambda: None
+    """Tells the name servers of another topic table."""
+
     secret: str = ""
     """Shared secret of the cluster; empty: connections need no credential."""
 
@@ -65,7 +70,7 @@ class Context:
 
     clients: ClientTable = field(default_factory=ClientTable)
     locks: QueueLocks = field(default_factory=QueueLocks)
-    popped: PoppedTable = field(default_factory=PoppedTable)
+    rates: Rates = field(default_factory=Rates)
     owner_epochs: dict[int, int] = field(default_factory=dict)
     """Highest owner epoch that opened each group in this run."""
 
@@ -104,20 +109,22 @@ class Context:
         """
         Offset below which everything is done for a RocketMQ group; -1: it has not begun.
 
-        Readers by offset have committed it. For a group that pops it follows from its cursor.
+        Readers by offset have committed it; of a group that pops the store knows.
         """
-        number = self.engine.group_number(f"rmq/{group}/{topic}")
-        if not number:
-            return self.engine.query_offset(group, topic, queue_id)
-        cursor = self.engine.group_state(number).cursor
-        low, high = self.engine.offset_range(topic, queue_id)
-        while low < high:  # entry positions rise with the offset
-            middle = (low + high) // 2
-            if self.engine.entry_position(topic, queue_id, middle) < cursor:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self.places(group, topic, queue_id)[0]
+
+    def places(self, group: str, topic: str, queue_id: int) -> tuple[int, int]:
+        """(``done_offset``, offset up to which messages were handed out); -1: not begun."""
+        places = self.engine.group_places(f"rmq/{group}/{topic}", topic, queue_id)
+        if places is not None:
+            return places
+        offset = self.engine.query_offset(group, topic, queue_id)
+        return offset, offset
+
+    def groups_seen(self) -> list[str]:
+        """RocketMQ groups that have read or popped something, or are connected."""
+        popped = {name.split("/", 2)[1] for name in self.engine.group_names() if name[:4] == "rmq/"}
+        return sorted({*self.engine.offset_groups(), *popped, *self.clients.consumer_groups()})
 
     @property
     def is_busy(self) -> bool:

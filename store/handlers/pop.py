@@ -15,7 +15,7 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting import bodies
-from protocols.remoting.codes import Permission, RequestCode, ResponseCode
+from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import (
     PopHandle,
@@ -32,16 +32,23 @@ from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import TAG, Wants, parse_filter
+from store.handlers.permissions import reading_forbidden
 from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import READ_WRITE
-from store.handlers.topics import can, no_such_topic
+from store.handlers.topics import no_such_topic
 
 COUNT_MAX: Final = 32
 """Most messages of one pop; more is answered INVALID_PARAMETER, as by Apache."""
 
 POLL_MS_MAX: Final = 60_000
 INVISIBLE_MS_MAX: Final = 24 * 3600 * 1000
-REVIVE_QUEUE_ID: Final = "0"
+REVIVE_FROM: Final = 1000
+REVIVE_MAX: Final = 0x7FFFFFFF - REVIVE_FROM
+"""
+A handle carries the grant where Apache's has the number of a revive queue, from 1000 on: 999 is
+its mark of ordered pops. The store needs no memory of handles, and they outlive its restart.
+"""
+
 NORMAL: Final = "0"
 """The r of handles: the topic itself, never a retry topic."""
 
@@ -53,6 +60,9 @@ class PopAsk(NamedTuple):
     """A pop that may wait."""
 
     group: int
+    name: str
+    """Of the consumer group, for counts."""
+
     topic: str
     queue_id: int
     count_max: int
@@ -70,10 +80,10 @@ def pop(
     config = context.topic(topic)
     if config is None:
         return no_such_topic(request, topic)
-    if not can(config, Permission.READ):
-        return request.answer(
-            ResponseCode.NO_PERMISSION, remark=f"the topic[{topic}] peeking message is forbidden"
-        )
+    name = text_field(fields, "consumerGroup")
+    forbidden = reading_forbidden(context, config, use_group(context, name, clock.read()))
+    if forbidden is not None:
+        return request.answer(ResponseCode.NO_PERMISSION, remark=forbidden[1])
     count, queue_id = int_field(fields, "maxMsgNums"), int_field(fields, "queueId")
     if not 1 <= count <= COUNT_MAX or queue_id >= max(config.read_queue_count, 1):
         raise Refused(Code.BAD_REQUEST, topic, f"maxMsgNums {count}, queueId {queue_id}")
@@ -82,6 +92,7 @@ def pop(
         raise Refused(Code.ILLEGAL_INVISIBLE_TIME, topic, f"invisibleTime {invisible_ms}")
     asked = PopAsk(
         open_pop_group(context, request, topic),
+        name,
         topic,
         queue_id,
         count,
@@ -109,8 +120,6 @@ def open_pop_group(context: Context, request: RemotingCommand, topic: str) -> in
         return number
     now = clock.read()
     config = use_group(context, name, now)
-    if not config.consume_enable:
-        raise Refused(Code.FORBIDDEN, name, f"subscription group no permission, {name}")
     dead = dead_letter_topic(name)
     if dead not in context.engine.topics:
         context.engine.put_topic(TopicConfig(dead, 1, 1, READ_WRITE), now)
@@ -157,10 +166,11 @@ def _attempt(
         records.append(with_reconsume_count(record, grant.attempt - 1))
         offsets.setdefault((NORMAL, queue_id), []).append(offset)
         attempts[queue_id, offset] = grant.attempt
-        context.popped.put(asked.group, grant.position, now.wall_ms, grant.grant)
     if not records:
         return False
-    fields = _answer_fields(asked, now, context.engine.ready_count(asked.group))
+    fields = _answer_fields(
+        asked, now, context.engine.ready_count(asked.group), revive_of(granted[0].grant)
+    )
     starts = [(retry, queue, min(items)) for (retry, queue), items in offsets.items()]
     fields["startOffsetInfo"] = encode_start_offsets(starts)
     fields["msgOffsetInfo"] = encode_message_offsets(offsets)
@@ -168,6 +178,7 @@ def _attempt(
         fields["orderCountInfo"] = ";".join(
             [f"{NORMAL} qo{queue}%{offset} {n - 1}" for (queue, offset), n in attempts.items()]
         )
+    context.rates.add(f"get {asked.topic}@{asked.name}", len(records), now.monotonic)
     answer = request.answer(fields=fields, body=b"".join(records), remark="FOUND")
     connection.answer(request, answer)
     return True
@@ -182,11 +193,16 @@ def with_reconsume_count(record: bytes, count: int) -> bytes:
     return bytes(patched)
 
 
-def _answer_fields(asked: PopAsk, now: Now, rest: int) -> dict[str, str]:
+def revive_of(grant: int) -> int:
+    """What a handle says of a grant: fits Java's int."""
+    return REVIVE_FROM + grant % REVIVE_MAX
+
+
+def _answer_fields(asked: PopAsk, now: Now, rest: int, revive: int = 0) -> dict[str, str]:
     return {
         "popTime": str(now.wall_ms),
         "invisibleTime": str(asked.invisible_ms),
-        "reviveQid": REVIVE_QUEUE_ID,
+        "reviveQid": str(revive),
         "restNum": str(rest),
         "startOffsetInfo": "",
         "msgOffsetInfo": "",
@@ -222,7 +238,6 @@ def ack(
         return request.answer(ResponseCode.NO_MESSAGE, remark="no message at that offset")
     if not named.grant:
         return request.answer()
-    context.popped.forget(named.group, named.position)
     item = AckItem(*named)
     pending = context.engine.ack(context.engine.epoch, [item], clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
@@ -245,11 +260,10 @@ def change_invisible_time(
         grant, code = results[0]
         if code != Code.OK:
             return request.answer(ResponseCode.NO_MESSAGE, remark="the handle is stale")
-        context.popped.put(named.group, named.position, now.wall_ms, grant)
         fields = {
             "popTime": str(now.wall_ms),
             "invisibleTime": str(invisible_ms),
-            "reviveQid": REVIVE_QUEUE_ID,
+            "reviveQid": str(revive_of(grant)),
         }
         return request.answer(fields=fields)
 
@@ -272,7 +286,9 @@ def _find(context: Context, group: str, topic: str, handle: PopHandle) -> Named:
     position = context.engine.entry_position(topic, handle.queue_id, handle.queue_offset)
     if not number or position < 0:
         return Named(number, -1, 0)
-    return Named(number, position, context.popped.grant_of(number, position, handle.popped_ms))
+    grant = context.engine.in_flight_grant(number, position)
+    is_current = grant and handle.revive_queue_id == revive_of(grant)
+    return Named(number, position, grant if is_current else 0)
 
 
 def batch_ack(
@@ -292,7 +308,6 @@ def batch_ack(
             )
             named = _find(context, entry.c, entry.t, handle)
             if named.grant:
-                context.popped.forget(named.group, named.position)
                 items.append(AckItem(*named))
     if not items:
         return request.answer()

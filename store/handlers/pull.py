@@ -5,22 +5,19 @@ from typing import NamedTuple
 
 from protocols import clock
 from protocols.errors import Code, Refused
-from protocols.remoting.codes import Permission, PullFlag, RequestCode, ResponseCode
+from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import PullHeader, pull_header
 from store.answers import ReadResult, ReadStatus
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import ALL, Wants, parse_filter
+from store.handlers.permissions import reading_forbidden
 from store.handlers.subscription_groups import is_retry_topic, use_group
-from store.handlers.topics import can, no_such_topic
+from store.handlers.topics import no_such_topic
 
 SUSPEND_MS_MAX = 60_000
 """Longest long poll; clients ask for 15 or 20 s."""
-
-FORBIDDEN_GROUP = "2"
-FORBIDDEN_TOPIC = "3"
-"""``ForbiddenType``: why a pull was refused."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -49,8 +46,6 @@ def pull(
     config = context.topic(header.topic)
     if config is None:
         return no_such_topic(request, header.topic)
-    if not can(config, Permission.READ):
-        return _forbidden(request, FORBIDDEN_TOPIC, f"topic[{header.topic}] pulling is forbidden")
     if not 0 <= header.queue_id < max(config.read_queue_count, 1):
         raise Refused(
             Code.BAD_REQUEST,
@@ -59,10 +54,10 @@ def pull(
             f"[{header.topic}] readQueueNums:[{config.read_queue_count}]",
         )
     group = use_group(context, header.group, clock.read())
-    if not group.consume_enable:
-        return _forbidden(
-            request, FORBIDDEN_GROUP, f"subscription group no permission, {header.group}"
-        )
+    forbidden = reading_forbidden(context, config, group)
+    if forbidden is not None:
+        kind, remark = forbidden
+        return request.answer(ResponseCode.NO_PERMISSION, {"forbiddenType": kind}, remark=remark)
     _commit(context, header)
     limits = context.config.limits
     wanted = Pull(
@@ -71,9 +66,6 @@ def pull(
         max(1, min(header.count_max, limits.pull_count_max)),
         min(header.bytes_max or limits.pull_bytes_max, limits.pull_bytes_max),
     )
-    reset = context.resets.pop((header.group, header.topic, header.queue_id), None)
-    if reset is not None:
-        return _offset_reset(context, request, header, reset)
     waits = header.sys_flag & PullFlag.SUSPEND and header.suspend_ms > 0
     if not _attempt(context, connection, request, wanted, not waits):
         context.waits.add(
@@ -95,6 +87,10 @@ def _attempt(
 ) -> bool:
     """Answer with what there is; True: answered."""
     header = wanted.header
+    reset = context.resets.pop((header.group, header.topic, header.queue_id), None)
+    if reset is not None:
+        connection.answer(request, _offset_reset(context, request, header, reset))
+        return True
     result = context.engine.read(
         header.topic,
         header.queue_id,
@@ -109,6 +105,9 @@ def _attempt(
     if is_empty and not is_final:
         return False
     fields = _answer_fields(result)
+    if result.records:
+        name = f"get {header.topic}@{header.group}"
+        context.rates.add(name, len(result.records), clock.monotonic())
     connection.answer(
         request,
         request.answer(
@@ -167,10 +166,6 @@ def _wants(context: Context, header: PullHeader) -> Wants:
             return ALL  # the client filters again: an unknown subscription costs bytes only
         kind, expression = known.expression_type, known.expression
     return parse_filter(kind, expression)
-
-
-def _forbidden(request: RemotingCommand, kind: str, remark: str) -> RemotingCommand:
-    return request.answer(ResponseCode.NO_PERMISSION, {"forbiddenType": kind}, remark=remark)
 
 
 HANDLERS: dict[int, Handler] = {

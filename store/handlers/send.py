@@ -40,9 +40,10 @@ from store.handlers.answers import response_code
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.names import check_topic_name
+from store.handlers.permissions import can, check_writing
 from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import FORBIDDEN_TO_CLIENTS, READ_WRITE, is_system_topic
-from store.handlers.topics import can, no_such_topic
+from store.handlers.topics import no_such_topic
 from store.late import is_addressed
 
 REGION: Final = "DefaultRegion"
@@ -87,10 +88,7 @@ def send(
     config = _topic(context, header, now)
     if config is None:
         return no_such_topic(request, header.topic)
-    if not can(config, Permission.WRITE):
-        return request.answer(
-            ResponseCode.NO_PERMISSION, remark=f"the topic[{header.topic}] sending is forbidden"
-        )
+    check_writing(context, config)
     if header.queue_id >= max(config.read_queue_count, config.write_queue_count):
         raise Refused(
             Code.BAD_REQUEST,
@@ -138,8 +136,12 @@ def _topic(context: Context, header: SendHeader, now: Now) -> TopicConfig | None
     check_topic_name(name)
     if name in FORBIDDEN_TO_CLIENTS or name.startswith("rmq_sys_"):
         raise Refused(Code.FORBIDDEN, name, f"sending to the system topic [{name}] is forbidden")
-    config = context.topic(name)
+    config = context.engine.topics.get(name)
     if config is not None:
+        return config
+    config = context.system_topics.get(name)
+    if config is not None:  # registered by every broker; of the log with its first message
+        context.engine.put_topic(config._replace(perm=READ_WRITE), now)
         return config
     if name.startswith(RETRY_PREFIX):
         use_group(context, name[len(RETRY_PREFIX) :], now)
@@ -269,7 +271,7 @@ def _answer(
         "queueId": str(first.queue_id),
         "queueOffset": str(first.offset if first.offset >= 0 else first.position),
         "MSG_REGION": REGION,
-        "TRACE_ON": "false",
+        "TRACE_ON": "true" if context.config.trace else "false",
     }
     if not header.is_batch:
         fields["transactionId"] = ids[0]

@@ -1,6 +1,6 @@
-"""Consumer groups by standard codes: configuration, progress, reset (200, 201, 207, 208, 222…)."""
+"""Consumer groups by standard codes: configuration, progress (200, 201, 207, 208, 225, 352)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -11,7 +11,7 @@ from protocols.remoting import bodies
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import RETRY_PREFIX, retry_topic
-from protocols.remoting.headers import int_field, text_field
+from protocols.remoting.headers import text_field
 from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
@@ -40,6 +40,9 @@ def use_group(context: Context, name: str, now: Now) -> bodies.GroupConfig:
         return config or bodies.GroupConfig(group_name=name)
     if config is None:
         check_group_name(name)
+        if not context.config.auto_create_groups:
+            hint = f"subscription group not exist, {name}"
+            raise Refused(Code.CONSUMER_GROUP_NOT_FOUND, name, hint)
         config = bodies.GroupConfig(group_name=name)
         context.engine.put_setting(TABLE, name, msgspec.json.encode(config), now)
     topic = retry_topic(name)
@@ -128,71 +131,51 @@ def consume_stats(
     For topics that the group pops, the consumer offset of a queue is its first entry that is
     not done.
     """
-    group = text_field(request.fields, "consumerGroup")
-    topic = request.fields.get("topic", "")
+    fields = request.fields
+    group = text_field(fields, "consumerGroup")
+    topics = set(filter(None, [fields.get("topic", ""), *fields.get("topicList", "").split(";")]))
+    items = consume_offsets(context, group, topics)
+    seconds = 60.0
+    start = clock.monotonic() - seconds
+    count = sum(
+        [
+            context.rates.since(f"get {topic}@{group}", start)
+            for topic in {queue.topic for queue, _ in items}
+        ]
+    )
+    tps = round(count / seconds, 2)
+    return request.answer(body=bodies.encode_object_map("offsetTable", items, consumeTps=tps))
+
+
+def consume_offsets(
+    context: Context, group: str, topics: Collection[str] = ()
+) -> list[tuple[bodies.MessageQueue, bodies.OffsetWrapper]]:
+    """Where *group* stands in every queue of what it reads, or of *topics* only."""
     names = {name for name, _ in context.engine.offsets_of(group)} | context.popped_topics(group)
-    if topic:
-        names &= {topic}
+    if topics:
+        names &= set(topics)
     items = []
     for name in sorted(names):
         config = context.topic(name)
-        if config is None:
-            continue
-        for queue_id in range(config.read_queue_count):
+        for queue_id in range(config.read_queue_count if config is not None else 0):
             queue = bodies.MessageQueue(
                 topic=name, broker_name=context.config.name, queue_id=queue_id
             )
             items.append((queue, _progress(context, group, name, queue_id)))
-    body = bodies.encode_object_map("offsetTable", items, consumeTps=0.0)
-    return request.answer(body=body)
+    return items
 
 
 def _progress(context: Context, group: str, topic: str, queue_id: int) -> bodies.OffsetWrapper:
     low, high = context.engine.offset_range(topic, queue_id)
-    offset = context.done_offset(group, topic, queue_id)
-    if offset < 0:
-        offset = low
-    last_ms = context.store_ms(topic, queue_id, offset - 1) if low < offset else 0
+    done, pulled = context.places(group, topic, queue_id)
+    done = low if done < 0 else done
+    last_ms = context.store_ms(topic, queue_id, done - 1) if low < done else 0
     return bodies.OffsetWrapper(
-        broker_offset=high, consumer_offset=offset, pull_offset=offset, last_timestamp=last_ms
+        broker_offset=high,
+        consumer_offset=done,
+        pull_offset=max(pulled, done),
+        last_timestamp=last_ms,
     )
-
-
-def reset_offset(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand | None:
-    """Move a group that reads by offset to a time or an offset (222)."""
-    fields = request.fields
-    group = text_field(fields, "group")
-    topic = text_field(fields, "topic")
-    timestamp = int_field(fields, "timestamp", -1)
-    only_queue, only_offset = int_field(fields, "queueId", -1), int_field(fields, "offset", -1)
-    config = context.topic(topic)
-    if config is None:
-        raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
-    now = clock.read()
-    chosen: dict[int, int] = {}
-    for queue_id in range(config.read_queue_count):
-        if only_queue not in (-1, queue_id):
-            continue
-        low, high = context.engine.offset_range(topic, queue_id)
-        if only_offset >= 0:
-            chosen[queue_id] = min(max(only_offset, low), high)
-        elif timestamp < 0:
-            chosen[queue_id] = high
-        else:
-            chosen[queue_id] = context.engine.offset_by_time(topic, queue_id, timestamp)
-    offsets = [(group, topic, queue_id, offset) for queue_id, offset in chosen.items()]
-    items = [
-        (bodies.MessageQueue(topic=topic, broker_name=context.config.name, queue_id=q), offset)
-        for q, offset in chosen.items()
-    ]
-    for queue_id, offset in chosen.items():
-        context.resets[group, topic, queue_id] = offset
-    pending = context.engine.commit_offsets(offsets, now)
-    body = bodies.encode_object_map("offsetTable", items)
-    context.when_durable(connection, request, pending, lambda _: request.answer(body=body))
-    return None
 
 
 def is_retry_topic(name: str) -> bool:
@@ -206,5 +189,4 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_groups,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
     RequestCode.GET_CONSUME_STATS: consume_stats,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset_offset,
 }

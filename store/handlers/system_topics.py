@@ -27,6 +27,9 @@ FORBIDDEN_TO_CLIENTS: Final = frozenset(
 )
 """Clients may not send to these (``TopicValidator.isNotAllowedSendTopic``)."""
 
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where clients send what they did with messages (``rmqTraceTopic``)."""
+
 SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
@@ -40,6 +43,7 @@ def system_topics(config: StoreConfig) -> dict[str, TopicConfig]:
             READ_WRITE | (Permission.INHERIT if config.auto_create_topics else 0),
         ),
         TopicConfig("SELF_TEST_TOPIC", 1, 1, READ_WRITE),
+        *([TopicConfig(TRACE_TOPIC, 1, 1, READ_WRITE)] if config.trace else []),
         TopicConfig("OFFSET_MOVED_EVENT", 1, 1, READ_WRITE),
         TopicConfig(config.cluster, 16, 16, READ_WRITE | Permission.INHERIT),
         TopicConfig(config.name, 1, 1, READ_WRITE | Permission.INHERIT),

@@ -3,14 +3,20 @@
 from store.handlers import (
     broker,
     clients,
+    configuration,
     directory,
     gateways,
+    group_tools,
     groups,
     held,
+    maintenance,
     offsets,
     pop,
     pull,
+    queries,
+    relays,
     send,
+    statistics,
     subscription_groups,
     topics,
 )
@@ -29,6 +35,12 @@ MODULES = (
     topics,
     subscription_groups,
     broker,
+    configuration,
+    group_tools,
+    maintenance,
+    queries,
+    relays,
+    statistics,
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from protocols import clock
 from protocols.errors import Code, Refused
 from protocols.remoting import bodies
-from protocols.remoting.codes import Permission, RequestCode, ResponseCode
+from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import RETRY_PREFIX
 from protocols.remoting.headers import bool_field, int_field, text_field
@@ -184,11 +184,6 @@ def groups_of_topic(
     if topic.startswith(RETRY_PREFIX):
         groups.add(topic[len(RETRY_PREFIX) :])
     return request.answer(body=bodies.encode_body({"groupList": sorted(groups)}))
-
-
-def can(config: TopicConfig, permission: Permission) -> bool:
-    """Whether the topic's permission bits allow it."""
-    return bool(config.perm & int(permission))
 
 
 def no_such_topic(request: RemotingCommand, name: str) -> RemotingCommand:

@@ -6,7 +6,7 @@ position is merging integers. Columns are ascending by position; facts are found
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -85,6 +85,11 @@ class Entries(Columns):
 
     def has(self, position: int) -> bool:
         return self.locate(position)[1] >= 0
+
+    def at_or_below(self, position: int) -> int:
+        """The last entry that starts at or below *position*; -1: none."""
+        index = bisect_right(self.positions, position) - 1
+        return self.positions[index] if index >= 0 else -1
 
     def known(self, positions: Iterable[int]) -> list[int]:
         """Those that are entries, ascending."""

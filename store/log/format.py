@@ -172,6 +172,7 @@ class Kind(IntEnum):
     LEASE_END = 31
     EPOCH = 32
     CLOSE = 33
+    SEEK = 34  # a group goes on elsewhere in a message queue; what it held of it is void
     TIMER_FIRED = 41  # held messages that fired or were recalled: positions
     TRANSACTION_END = 42  # half messages that ended: positions
     ONCE_RELEASE = 43  # F

@@ -11,7 +11,6 @@ from store.handlers.client_table import (
     QueueLocks,
     Subscription,
 )
-from store.handlers.popped import PoppedTable
 from store.handlers.presence import GatewayKey, Presences
 from store.handlers.waits import Waits
 
@@ -189,14 +188,3 @@ def test_an_order_lock_is_a_lease() -> None:
     assert not locks.lock("g", "t", 0, "a", now=LOCK_S + 1)
     locks.unlock("g", "t", 0, "b")
     assert locks.lock("g", "t", 0, "a", now=LOCK_S + 1)
-
-
-def test_a_handle_counts_only_with_its_own_pop_time() -> None:
-    """A later pop of the same entry voids the earlier handle."""
-    table = PoppedTable()
-    table.put(1, 4096, 1000, 1)
-    table.put(1, 4096, 2000, 2)
-    assert table.grant_of(1, 4096, 1000) == 0
-    assert table.grant_of(1, 4096, 2000) == 2
-    table.forget(1, 4096)
-    assert table.grant_of(1, 4096, 2000) == 0

@@ -309,8 +309,9 @@ def handles(answer: RemotingCommand) -> list[PopHandle]:
     """The handles that a Java client makes of a pop's answer."""
     starts = decode_start_offsets(answer.fields["startOffsetInfo"])
     times = (int(answer.fields["popTime"]), int(answer.fields["invisibleTime"]))
+    revive = int(answer.fields["reviveQid"])
     return [
-        PopHandle(starts[key], *times, 0, key[0], "broker-a", key[1], offset)
+        PopHandle(starts[key], *times, revive, key[0], "broker-a", key[1], offset)
         for key, offsets in decode_message_offsets(answer.fields["msgOffsetInfo"]).items()
         for offset in offsets
     ]
@@ -346,7 +347,7 @@ async def test_popped_messages_are_hidden_and_acked(client: RemotingClient) -> N
             "r": "0",
             "so": handle.start_offset,
             "q": handle.queue_id,
-            "rq": 0,
+            "rq": handle.revive_queue_id,
             "pt": handle.popped_ms,
             "it": handle.invisible_ms,
             "b": encode_bit_set([handle.queue_offset - handle.start_offset]),

@@ -7,8 +7,11 @@ Each is one file in ``tests/interop/java_tools``, compiled once into the cache.
 import hashlib
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.support import apache_rocketmq
 from tests.support.java_clients import CACHE
@@ -65,3 +68,54 @@ def run(
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout.splitlines()
+
+
+class AdminShell:
+    """One JVM that runs one ``mqadmin`` command after the other, and clients beside them."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._process = subprocess.Popen(
+            command_of("AdminShell", namesrv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "ROCKETMQ_HOME": str(CACHE)},
+        )
+        self._answer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def run(self, *words: str, timeout_s: float = 60.0) -> str:
+        """The output of one command; the JVM is killed if it takes longer."""
+        assert self._process.stdin is not None
+        watchdog = threading.Timer(timeout_s, self._process.kill)
+        watchdog.start()
+        try:
+            self._process.stdin.write("\t".join(words) + "\n")
+            self._process.stdin.flush()
+            return self._answer()
+        finally:
+            watchdog.cancel()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if line.rstrip("\n") == "=== done":
+                return "".join(lines)
+            lines.append(line)
+        raise AssertionError(f"the admin shell has ended:\n{''.join(lines)[-3000:]}")
