@@ -5,12 +5,13 @@ LOCAL builds the store, and without a name server of its own that too, in this p
 the cluster client an in-memory transport; everything after that is the same code.
 """
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, create_model
 
@@ -20,7 +21,8 @@ from gateway.clients import ClientTable
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.connection import Connect
 from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.routes import ConnectNameServer
+from gateway.clusters.routes import SETTLE_S, RouteCache
+from gateway.clusters.watch import ConnectNameServer
 from gateway.config import ADMIN_PROTOCOL, ClusterConfig, GatewayConfig, Loaded
 from gateway.connectors import apache_link, over_tcp, signer
 from gateway.deliveries import Streams
@@ -42,6 +44,7 @@ from protocols.daemon import lifecycle
 from protocols.daemon.config import ClusterAuth, section
 from protocols.errors import ConfigError
 from protocols.remoting.client import RemotingClient, local_pair
+from protocols.remoting.discovery import GatewayListener
 from protocols.remoting.peer import Receive
 from protocols.tasks import Tasks
 
@@ -53,6 +56,10 @@ if TYPE_CHECKING:
     from store.config import StoreConfig
 
 logger = logging.getLogger("tidegate.gateway")
+
+
+FIRST_ROUTES_S_MAX: Final = 2 * SETTLE_S
+"""How long a start waits for the name servers of any one cluster."""
 
 
 class LocalParts:
@@ -148,6 +155,8 @@ def local_parts(loaded: Loaded, *, namesrv: tuple[str, ...], data: Path) -> Loca
     store = section(document, "store", StoreConfig)
     given = document.value.get("store") or {}
     changes: dict[str, object] = {}
+    if not store.zone:
+        changes["zone"] = loaded.config.zone
     if "data" not in given:
         changes["data"] = data / "store"
     if "directory" not in given and not namesrv:
@@ -347,6 +356,7 @@ class Gateway:
         for cluster in self._clusters.values():
             cluster.start()
         self._count_core(self._pipeline)
+        await self._first_routes()
         await self._directory.start()
         self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
         self._dispatcher.start()
@@ -354,6 +364,19 @@ class Gateway:
         if self.admin is not None:
             self.admin.client_routes.bans = self._bans
         return services
+
+    async def _first_routes(self) -> None:
+        """
+        What the name servers know now, before anything is decided by it. A cluster whose name
+        servers are all away is waited for by the directory if it needs it, by nobody else.
+        """
+        ready = [
+            self._tasks.start(cluster.ready(), name=f"routes of {name}")
+            for name, cluster in self._clusters.items()
+        ]
+        _, pending = await asyncio.wait(ready, timeout=FIRST_ROUTES_S_MAX)
+        for task in pending:
+            task.cancel()
 
     def _lease_ended(self) -> None:
         """Others have stopped counting on this gateway: no client may be served any more."""
@@ -435,6 +458,18 @@ class Gateway:
                 partial(_count_up, cluster),
                 cluster=name,
             )
+            self._count_routes(name, cluster.routes)
+
+    def _count_routes(self, name: str, routes: RouteCache) -> None:
+        gauge = self.metrics.gauge
+        gauge(
+            "cluster_name_servers_up",
+            "Name servers that answer.",
+            lambda: routes.live_count,
+            cluster=name,
+        )
+        gauge("cluster_topics", "Topics known.", lambda: routes.topic_count, cluster=name)
+        gauge("cluster_stores", "Stores known.", lambda: len(routes.brokers), cluster=name)
 
     def _store_metrics(self) -> list[tuple[str, str, float]]:
         store = self._local.store if self._local is not None else None
@@ -450,7 +485,7 @@ class Gateway:
         if self.presence.epoch == 0:
             reasons.append("no lease: the directory store is not reached")
         reasons += [
-            f"cluster {name} has no store that is up"
+            f"cluster {name}: {cluster.routes.trouble() or 'no store is up'}"
             for name, cluster in self._clusters.items()
             if not cluster.up_links()
         ]
@@ -473,13 +508,33 @@ class Gateway:
 
     def _describe(self) -> Facts:
         config = self.loaded.config
+        reached = self.reached_at()
         return Facts(
             gateway=config.name,
             zone=config.zone,
-            protocols=self.addresses(),
+            protocols=reached,
             connection_count=len(self.clients),
             message_count=self._pipeline.message_count if self._pipeline is not None else 0,
+            listeners=[
+                GatewayListener(
+                    name=name,
+                    protocol=item.protocol,
+                    address=reached[name],
+                    is_tls=item.tls is not None,
+                )
+                for name, item in config.listeners.items()
+                if name in reached
+            ],
+            clusters=[cluster.routes.broker_cluster for cluster in self._clusters.values()],
         )
+
+    def reached_at(self) -> dict[str, str]:
+        """Listener → ``host:port`` that clients reach it by."""
+        listeners = self.loaded.config.listeners
+        return {
+            name: (listeners[name].advertise or address) if name in listeners else address
+            for name, address in self.addresses().items()
+        }
 
 
 def _count_up(cluster: ClusterClient) -> int:

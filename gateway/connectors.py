@@ -2,7 +2,7 @@
 
 from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.connection import Connect, Sign
-from gateway.clusters.routes import ConnectNameServer
+from gateway.clusters.watch import ConnectNameServer
 from protocols.daemon.config import ClusterAuth
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.command import RemotingCommand

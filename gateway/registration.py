@@ -1,7 +1,9 @@
 """
-Telling the name servers that this gateway is there: for people (``tidegate namesrv gateways``).
+Telling the name servers that this gateway is there, for clients that look for one.
 
-Nothing is decided by it; a name server that cannot be reached is tried again in silence.
+What they are told: addresses by protocol, load, the broker clusters it serves, whether it takes
+clients (``tidegate namesrv gateways``, ``GET /gateways``). A name server that cannot be reached is
+tried again in silence.
 """
 
 import asyncio
@@ -11,12 +13,13 @@ from typing import Final
 
 import msgspec
 
-from gateway.clusters.routes import ConnectNameServer
+from gateway.clusters.watch import ConnectNameServer
 from protocols import clock
 from protocols.errors import PeerError, Refused
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import GatewayRegister, PrivateCode
+from protocols.remoting.discovery import GatewayListener, GatewayRegister
+from protocols.remoting.private import PrivateCode
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.registration")
@@ -35,6 +38,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     message_count: int
     """Messages so far; the rate is made from two of them."""
 
+    listeners: list[GatewayListener] = []
+    clusters: list[str] = []
+    is_draining: bool = False
+
 
 class Registration:
     """One task for each name server."""
@@ -45,15 +52,22 @@ class Registration:
         self._name_servers = name_servers
         self._describe = describe
         self._tasks = Tasks("registration")
+        self._wakes = [asyncio.Event() for _ in name_servers]
 
     def start(self) -> None:
-        for index, connect in enumerate(self._name_servers):
-            self._tasks.start(self._run(connect), name=f"name server {index}")
+        pairs = zip(self._name_servers, self._wakes, strict=True)
+        for index, (connect, wake) in enumerate(pairs):
+            self._tasks.start(self._run(connect, wake), name=f"name server {index}")
+
+    def tell(self) -> None:
+        """Something that clients choose by has changed: tell it now."""
+        for wake in self._wakes:
+            wake.set()
 
     async def close(self) -> None:
         await self._tasks.close()
 
-    async def _run(self, connect: ConnectNameServer) -> None:
+    async def _run(self, connect: ConnectNameServer, wake: asyncio.Event) -> None:
         client: RemotingClient | None = None
         count, at = 0, clock.monotonic()
         try:
@@ -70,7 +84,12 @@ class Registration:
                     if client is not None:
                         await client.close()
                     client = None
-                await asyncio.sleep(INTERVAL_S)
+                try:
+                    async with asyncio.timeout(INTERVAL_S):
+                        await wake.wait()
+                except TimeoutError:
+                    continue
+                wake.clear()
         finally:
             if client is not None:
                 await client.close()
@@ -84,6 +103,9 @@ def _command(facts: Facts, messages_per_s: int) -> RemotingCommand:
         connection_count=facts.connection_count,
         messages_per_s=messages_per_s,
         lease_ms=LEASE_MS,
+        listeners=facts.listeners,
+        clusters=facts.clusters,
+        is_draining=facts.is_draining,
     )
     return RemotingCommand(
         PrivateCode.GATEWAY_REGISTER, None, msgspec.msgpack.encode(body), is_binary=True

@@ -4,14 +4,17 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from namesrv.config import NamesrvConfig
 from protocols.daemon import config as documents
-from protocols.daemon.cli import daemon_options, fail_config
+from protocols.daemon.cli import daemon_options, fail_config, parse_addresses
 from protocols.errors import ConfigError, GatewayError
+
+if TYPE_CHECKING:
+    from protocols.remoting.discovery import GatewayList
 
 
 @click.group("namesrv", invoke_without_command=True)
@@ -43,49 +46,69 @@ def command(
 
 
 @command.command()
-@click.option("-n", "--namesrvAddr", "address", default="127.0.0.1:9876", show_default=True)
+@click.option(
+    "-n",
+    "--namesrvAddr",
+    "addresses",
+    default="127.0.0.1:9876",
+    show_default=True,
+    help="Name servers, a:p;b:p: the first that answers is asked.",
+)
+@click.option("--protocol", default="", help="Only gateways that speak it.")
+@click.option("--zone", default="", help="Those of this zone first.")
+@click.option("--topic", default="", help="Only gateways that serve this topic; shows its queues.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
-def gateways(address: str, as_json: bool) -> None:
-    """List the gateways that a name server knows: addresses, protocols, load."""
+def gateways(addresses: str, protocol: str, zone: str, topic: str, as_json: bool) -> None:
+    """List the gateways that a name server knows: addresses, protocols, load; exit 1 if none."""
+    from namesrv.http import gateways_as_json
+
+    wishes = {"protocol": protocol, "zone": zone, "topic": topic}
     try:
-        found = asyncio.run(_fetch_gateways(address))
+        found = gateways_as_json(asyncio.run(_fetch_gateways(parse_addresses(addresses), wishes)))
     except GatewayError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps(found))
-        return
-    for gateway in found:
-        protocols = gateway["protocols"]
-        listeners = " ".join(f"{name}={where}" for name, where in protocols.items())
+        click.echo(json.dumps(found["gateways"]))
+    else:
+        _show(found)
+    sys.exit(0 if found["gateways"] or not (protocol or topic) else 1)
+
+
+def _show(found: dict[str, Any]) -> None:
+    for gateway in found["gateways"]:
+        listeners = " ".join(f"{name}={where}" for name, where in gateway["protocols"].items())
+        zone = f"  zone={gateway['zone']}" if gateway["zone"] else ""
+        draining = "  draining" if gateway["is_draining"] else ""
         click.echo(
-            f"{gateway['gateway']}  connections={gateway['connection_count']} "
+            f"{gateway['gateway']}{zone}{draining}  connections={gateway['connection_count']} "
             f"messages/s={gateway['messages_per_s']}  {listeners}"
         )
+    for row in found["partitions"]:
+        click.echo(f"    {row['cluster']}/{row['broker']}: {row['queues']} queues")
 
 
-async def _fetch_gateways(address: str) -> list[dict[str, Any]]:
+async def _fetch_gateways(addresses: list[str], wishes: dict[str, str]) -> "GatewayList":
+    """Of the first name server that answers. Raises GatewayError."""
     import msgspec
 
     from protocols.remoting.client import RemotingClient
     from protocols.remoting.command import RemotingCommand
-    from protocols.remoting.private import GatewayList, PrivateCode
+    from protocols.remoting.discovery import GatewayList
+    from protocols.remoting.private import PrivateCode
 
-    client = await RemotingClient.connect(address)
-    try:
-        answer = await client.request(RemotingCommand(PrivateCode.GATEWAY_LIST))
-    finally:
-        await client.close()
-    if answer.code != 0:
-        raise GatewayError(f"{address} answers {answer.code}: {answer.remark}")
-    body = msgspec.msgpack.decode(answer.body, type=GatewayList)
-    return [
-        {
-            "gateway": item.gateway,
-            "protocols": item.protocols,
-            "zone": item.zone,
-            "connection_count": item.connection_count,
-            "messages_per_s": item.messages_per_s,
-        }
-        for item in body.gateways
-    ]
+    failure: GatewayError = GatewayError("no name server was given")
+    for address in addresses:
+        try:
+            client = await RemotingClient.connect(address)
+        except GatewayError as error:
+            failure = error
+            continue
+        try:
+            answer = await client.request(RemotingCommand(PrivateCode.GATEWAY_LIST, dict(wishes)))
+        finally:
+            await client.close()
+        if answer.code != 0:
+            raise GatewayError(f"{address} answers {answer.code}: {answer.remark}")
+        return msgspec.msgpack.decode(answer.body, type=GatewayList)
+    raise failure

@@ -15,7 +15,8 @@ class NamesrvConfig(ConfigModel):
     """Address it listens on; port 0 takes any."""
 
     data: Path = Path("data/namesrv")
-    """Folder of its key-value table; routes are kept in memory only."""
+    """Folder of its key-value table and of the names of its brokers; routes are kept in memory
+    only."""
 
     lease_ms: int = Field(default=120_000, ge=500, le=600_000)
     """How long a broker that does not say is believed to be alive without a sign of life
@@ -27,6 +28,10 @@ class NamesrvConfig(ConfigModel):
     order_topics: bool = False
     """Answer routes with ``orderTopicConf`` (Apache: orderMessageEnable)."""
 
+    acting_master: bool = False
+    """Show a replica in the place of a master that is away, for brokers that registered so
+    (Apache: supportActingMaster)."""
+
     connections_max: int = Field(default=20_000, ge=1)
     """Open connections; one more is closed at once."""
 
@@ -34,7 +39,8 @@ class NamesrvConfig(ConfigModel):
     """Topics known at most; registrations of more are refused."""
 
     metrics_bind: str = ""
-    """``host:port`` of a Prometheus endpoint; empty: none."""
+    """``host:port`` for HTTP: ``/metrics``, ``/healthz`` and ``/gateways`` (``protocol``, ``zone``,
+    ``topic``: which gateways a client may go to); empty: none."""
 
     @field_validator("bind", "metrics_bind")
     @classmethod

@@ -1,15 +1,14 @@
 """
 The key-value table of a name server (``kvConfig.json``): small, rare, durable.
 
-Written whole: to a temporary file, fsync, rename, fsync of the folder; a crash leaves the old
-table or the new one.
+Written whole at each change (``files``).
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Final
 
+from namesrv.files import write_whole
 from protocols.errors import Code, ConfigError, Refused
 
 ENTRIES_MAX: Final = 100_000
@@ -50,9 +49,14 @@ class KvTable:
         """All of one namespace; None if it has none."""
         return self._table.get(namespace)
 
+    @property
+    def count(self) -> int:
+        """Keys over all namespaces."""
+        return sum(map(len, self._table.values()))
+
     def put(self, namespace: str, key: str, value: str) -> None:
         """Raises Refused when the table is full."""
-        if self.get(namespace, key) is None and sum(map(len, self._table.values())) >= ENTRIES_MAX:
+        if self.get(namespace, key) is None and self.count >= ENTRIES_MAX:
             raise Refused(Code.TOO_MANY_REQUESTS, namespace, f"more than {ENTRIES_MAX} keys")
         self._table.setdefault(namespace, {})[key] = value
 
@@ -68,15 +72,4 @@ class KvTable:
 
     def save(self, content: bytes) -> None:
         """Make *content* the file, durably. Raises OSError."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(self._path, content)

@@ -30,6 +30,12 @@ class Registration:
     is_full_table: bool = False
     """Private to our stores: topics that the table lacks are gone."""
 
+    changes_since: tuple[int, int] | None = None
+    """Private to our stores: the table has what changed since the one of this (timestamp,
+    counter), ``dropped`` what went."""
+
+    dropped: tuple[str, ...] = ()
+
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
 
@@ -43,6 +49,8 @@ class RegisterResult(NamedTuple):
     master_address: str = ""
     ha_address: str = ""
     is_table_taken: bool = False
+    is_whole_wanted: bool = False
+    """The table that the changes belong to is not known here: send all of it."""
 
 
 class Registry:
@@ -51,13 +59,17 @@ class Registry:
     def __init__(self, *, lost_s_max: float, topics_max: int) -> None:
         self.routes = Routes()
         self.leases = Leases(lost_s_max)
-        self._topics_max = topics_max
+        self.topics_max = topics_max
 
     def register(self, given: Registration, connection: object, now: float) -> RegisterResult:
         """Take the broker in, or refuse it."""
         if problem := self._problem(given, now):
             return RegisterResult(refused=problem)
         known = self.leases.get(given.cluster, given.address)
+        if given.changes_since is not None and (
+            known is None or _table_of(known.data_version) != given.changes_since
+        ):
+            return RegisterResult(refused="changes of an unknown table", is_whole_wanted=True)
         if known is None and len(given.topics) == 1 and not given.is_full_table:
             # What Apache's brokers send when one topic changed: taken for the whole table, it
             # would hide the rest, whose version is the same.
@@ -144,12 +156,12 @@ class Registry:
         return self._too_many(given)
 
     def _too_many(self, given: Registration) -> str:
-        if self.routes.topic_count + len(given.topics) <= self._topics_max:
+        if self.routes.topic_count + len(given.topics) <= self.topics_max:
             return ""
         new = sum(1 for topic in given.topics if self.routes.find(topic) is None)
-        if self.routes.topic_count + new <= self._topics_max:
+        if self.routes.topic_count + new <= self.topics_max:
             return ""
-        return f"more than {self._topics_max} topics"
+        return f"more than {self.topics_max} topics"
 
     def _takes_table(self, given: Registration, known: Lease | None, connection: object) -> bool:
         if not self.routes.speaks_for_topics(given.broker, given.broker_id):
@@ -165,6 +177,7 @@ class Registry:
     def _put_topics(self, given: Registration) -> None:
         if given.is_full_table:
             self.routes.drop_topics(given.broker, given.topics)
+        self.routes.drop_listed(given.broker, given.dropped)
         self.routes.put_topics(given.broker, given.topics, given.broker_id)
 
     def _answer(self, given: Registration, is_table_taken: bool) -> RegisterResult:
@@ -178,3 +191,7 @@ class Registry:
             ha_address=lease.ha_address if lease is not None else "",
             is_table_taken=is_table_taken,
         )
+
+
+def _table_of(version: DataVersion) -> tuple[int, int]:
+    return version.timestamp, version.counter

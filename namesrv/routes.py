@@ -1,7 +1,10 @@
 """Which brokers there are and which message queues each of them has. Knows no time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
+from namesrv.changes import ChangeLog
 from protocols.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -23,6 +26,7 @@ class Routes:
 
     def __init__(self) -> None:
         self.brokers: dict[str, BrokerData] = {}
+        self.changes = ChangeLog()
         self._topics: dict[str, dict[str, QueueData]] = {}
 
     # ── brokers ─────────────────────────────────────────────────────────────────────────
@@ -39,6 +43,7 @@ class Routes:
     ) -> list[str]:
         """Set one address of a broker; the addresses that it replaces."""
         broker = self.brokers.setdefault(name, BrokerData(cluster=cluster, broker_name=name))
+        before = (broker.cluster, broker.zone_name, broker.broker_addrs)
         broker.cluster = cluster
         broker.zone_name = zone
         broker.enable_acting_master = is_acting_master_enabled
@@ -53,6 +58,8 @@ class Routes:
         }
         addresses[broker_id] = address
         broker.broker_addrs = dict(sorted(addresses.items()))
+        if before != (cluster, zone, broker.broker_addrs):
+            self.changes.touch_brokers()
         return replaced
 
     def remove_address(self, name: str, address: str) -> bool:
@@ -63,6 +70,7 @@ class Routes:
         broker.broker_addrs = {
             key: value for key, value in broker.broker_addrs.items() if value != address
         }
+        self.changes.touch_brokers()
         if not broker.broker_addrs:
             del self.brokers[name]
             self.drop_topics(name, ())
@@ -81,19 +89,26 @@ class Routes:
             permission = config.perm
             if broker_id != MASTER_ID:  # an acting master takes no sends
                 permission &= ~Permission.WRITE
-            self._topics.setdefault(topic, {})[name] = QueueData(
+            queues = QueueData(
                 broker_name=name,
                 read_queue_nums=config.read_queue_nums,
                 write_queue_nums=config.write_queue_nums,
                 perm=permission,
                 topic_sys_flag=config.topic_sys_flag,
             )
+            self._put(topic, queues)
 
     def put_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Set a topic's queues at the brokers that are known."""
         for queue in queues:
             if queue.broker_name in self.brokers:
-                self._topics.setdefault(topic, {})[queue.broker_name] = queue
+                self._put(topic, queue)
+
+    def drop_listed(self, name: str, topics: Iterable[str]) -> None:
+        """Forget these topics of broker *name*."""
+        for topic in topics:
+            if name in self._topics.get(topic, ()):
+                self._drop(topic, name)
 
     def drop_topics(self, name: str, keep: Iterable[str]) -> None:
         """Forget all topics of broker *name* but *keep*."""
@@ -112,17 +127,26 @@ class Routes:
     def change_write_permission(self, name: str, is_allowed: bool) -> int:
         """Set or clear the write bit of all queues of broker *name*; how many topics."""
         count = 0
-        for queues in self._topics.values():
+        for topic, queues in self._topics.items():
             queue = queues.get(name)
             if queue is not None:
                 write = Permission.WRITE
-                queue.perm = queue.perm | write if is_allowed else queue.perm & ~write
+                permission = queue.perm | write if is_allowed else queue.perm & ~write
+                self._put(topic, msgspec.structs.replace(queue, perm=permission))
                 count += 1
         return count
+
+    def _put(self, topic: str, queues: QueueData) -> None:
+        known = self._topics.setdefault(topic, {})
+        name = queues.broker_name
+        if known.get(name) != queues:
+            known[name] = queues
+            self.changes.touch(name, topic)
 
     def _drop(self, topic: str, name: str) -> None:
         queues = self._topics[topic]
         del queues[name]
+        self.changes.touch(name, topic)
         if not queues:
             del self._topics[topic]
 
@@ -141,6 +165,16 @@ class Routes:
             queue_datas=[queues[name] for name in sorted(queues)],
             broker_datas=[self.brokers[name] for name in sorted(queues) if name in self.brokers],
         )
+
+    def queues(self, topic: str, name: str) -> QueueData | None:
+        """What broker *name* has of a topic."""
+        return self._topics.get(topic, {}).get(name)
+
+    def tables(self) -> Iterator[tuple[str, QueueData]]:
+        """(topic, queues of one broker), all of them."""
+        for topic, queues in self._topics.items():
+            for item in queues.values():
+                yield topic, item
 
     def cluster_info(self) -> ClusterInfo:
         clusters: dict[str, list[str]] = {}

@@ -1,30 +1,28 @@
-"""Answers the requests that a name server gets: one table of handlers, one file."""
+"""Answers the requests that a name server gets: one table of handlers; who is registered."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from namesrv.bodies import decode_register_body
 from namesrv.config import NamesrvConfig
+from namesrv.files import write_whole
 from namesrv.gateways import Gateways
 from namesrv.kvconfig import ORDER_TOPICS, KvTable
+from namesrv.members import MemberFile
 from namesrv.metrics import Metrics
+from namesrv.queries import Queries
 from namesrv.registry import Registration, Registry
+from namesrv.settings import HotSettings
+from namesrv.watching import Watchers
 from protocols import clock
 from protocols.errors import PeerError, Refused
-from protocols.remoting.bodies import (
-    BrokerMemberGroup,
-    DataVersion,
-    RouteData,
-    decode_body,
-    encode_body,
-    encode_cluster_info,
-    encode_route,
-)
+from protocols.remoting.bodies import DataVersion, RouteData, decode_body, encode_body
 from protocols.remoting.bodies import KvTable as KvBody
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.discovery import CHANGES_SINCE, DROPPED_TOPICS, TAKES_CHANGES
 from protocols.remoting.headers import (
     HeaderError,
     bool_field,
@@ -34,12 +32,14 @@ from protocols.remoting.headers import (
 )
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import PrivateCode
+from protocols.remoting.private import encode_body as encode_private
 from protocols.remoting.signing import ACCESS_KEY, is_signed_by
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.namesrv")
 
-Handler = Callable[[Peer, RemotingCommand], RemotingCommand]
+Handler = Callable[[Peer, RemotingCommand], RemotingCommand | None]
+"""None: the answer comes later."""
 
 CHANGES: Final = frozenset(
     {
@@ -58,6 +58,9 @@ CHANGES: Final = frozenset(
 )
 """Must be signed with the cluster's secret where one is configured; reading is free."""
 
+SAVED: Final = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG})
+"""Answered when the key-value table is on disk."""
+
 
 class NameServerHandler:
     """The remoting handler; LOCAL mode calls it without a socket."""
@@ -67,37 +70,43 @@ class NameServerHandler:
         config: NamesrvConfig,
         registry: Registry,
         kv: KvTable,
+        members: MemberFile,
         metrics: Metrics,
         *,
         credentials: tuple[str, str] | None = None,
     ) -> None:
         self.registry = registry
         self.gateways = Gateways()
+        self.members = members
+        self.watchers = Watchers(registry, members)
         self._config = config
+        self._settings = HotSettings(config)
         self._kv = kv
         self._metrics = metrics
         self._credentials = credentials
         self._tasks = Tasks("namesrv")
         self._saving = asyncio.Lock()
+        self._is_saving_members = False
         self._timer: asyncio.TimerHandle | None = None
         self._known_peers: set[Peer] = set()
         self._handlers = self._table()
 
     def _table(self) -> dict[int, Handler]:
+        queries = Queries(self.registry, self._kv, self._settings)
         return {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
-            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_BROKER_MEMBER_GROUP: queries.member_group,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: queries.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: queries.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: queries.topic_list,
+            RequestCode.GET_TOPICS_BY_CLUSTER: queries.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: queries.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: queries.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: queries.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: queries.unit_topics,
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
@@ -110,6 +119,7 @@ class NameServerHandler:
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             PrivateCode.GATEWAY_REGISTER: self._register_gateway,
             PrivateCode.GATEWAY_LIST: self._list_gateways,
+            PrivateCode.ROUTE_WATCH: self._watch_routes,
         }
 
     # ── one read of one peer ────────────────────────────────────────────────────────────
@@ -126,6 +136,10 @@ class NameServerHandler:
         if answers:
             peer.send(answers)
         self._arm()
+        self.watchers.tell()
+        if self.members.is_changed and not self._is_saving_members:
+            self._is_saving_members = True
+            self._tasks.start(self._save_members(), name="save members")
 
     def _answer(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
         handler = self._handlers.get(command.code)
@@ -144,7 +158,7 @@ class NameServerHandler:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Refused as error:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark=str(error))
-        if command.code in (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG):
+        if answer is not None and command.code in SAVED:
             self._tasks.start(self._save_kv(peer, command, answer), name="save")
             return None
         return answer
@@ -158,7 +172,9 @@ class NameServerHandler:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self.watchers.close()
         await self._tasks.close()
+        await self._save_members()
 
     # ── brokers ─────────────────────────────────────────────────────────────────────────
 
@@ -176,21 +192,29 @@ class NameServerHandler:
             lease_s=max(lease_ms, 500) / 1000,
             is_acting_master_enabled=bool_field(fields, "enableActingMaster"),
             is_full_table=bool_field(fields, "isFullTable"),
+            changes_since=_changes_since(fields),
+            dropped=tuple(filter(None, fields.get(DROPPED_TOPICS, "").split(","))),
             data_version=wrapper.data_version,
             topics=wrapper.topic_config_table,
         )
         before = self._lowest_id(given.broker)
         result = self.registry.register(given, peer, clock.monotonic())
+        if result.is_whole_wanted:
+            return command.answer(ResponseCode.BROKER_NOT_EXIST, remark=result.refused)
         if result.refused:
             self._metrics.refused.inc()
             logger.warning("registration of %s refused: %s", given.address, result.refused)
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=result.refused)
         self._watch(peer)
+        self.members.came(given.broker, given.cluster)
         self._tell_lowest_id(given.broker, before, gone="")
-        order = self._kv.entries(ORDER_TOPICS) if self._config.order_topics else None
+        order = self._kv.entries(ORDER_TOPICS) if self._settings.order_topics else None
         return command.answer(
             ResponseCode.SUCCESS,
-            _present(haServerAddr=result.ha_address, masterAddr=result.master_address),
+            {
+                **_present(haServerAddr=result.ha_address, masterAddr=result.master_address),
+                TAKES_CHANGES: "true",
+            },
             encode_body(KvBody(table=order)) if order else b"",
         )
 
@@ -200,6 +224,8 @@ class NameServerHandler:
         before = self._lowest_id(broker)
         if self.registry.unregister(text_field(fields, "clusterName"), broker, address):
             logger.info("broker %s at %s unregistered", broker, address)
+            if broker not in self.registry.routes.brokers:
+                self.members.left(broker)
             self._tell_lowest_id(broker, before, gone=address)
         return command.answer()
 
@@ -232,15 +258,6 @@ class NameServerHandler:
             self._watch(peer)
             return command.answer()
         return command.answer(ResponseCode.BROKER_NOT_EXIST, remark="register first")
-
-    def _member_group(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        cluster = text_field(command.fields, "clusterName")
-        name = text_field(command.fields, "brokerName")
-        broker = self.registry.routes.brokers.get(name)
-        group = BrokerMemberGroup(cluster=cluster, broker_name=name)
-        if broker is not None and broker.cluster == cluster:
-            group.broker_addrs = broker.broker_addrs
-        return command.answer(ResponseCode.SUCCESS, {}, encode_body({"brokerMemberGroup": group}))
 
     def _lowest_id(self, broker: str) -> int | None:
         found = self.registry.routes.brokers.get(broker)
@@ -277,6 +294,7 @@ class NameServerHandler:
     def _peer_lost(self, peer: Peer) -> None:
         self._known_peers.discard(peer)
         self.gateways.connection_lost(peer)
+        self.watchers.lost(peer)
         self.registry.leases.connection_lost(peer, clock.monotonic())
         self._arm()
 
@@ -296,52 +314,9 @@ class NameServerHandler:
             reason = "its connection was lost" if lease.lost_at is not None else "it is silent"
             logger.warning("broker %s at %s is gone: %s", lease.broker, lease.address, reason)
         self._arm()
+        self.watchers.tell()
 
-    # ── routes and lists ────────────────────────────────────────────────────────────────
-
-    def _route(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        topic = text_field(command.fields, "topic")
-        route = self.registry.routes.find(topic)
-        if route is None:
-            return command.answer(
-                ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"No topic route info in name server for the topic: {topic}",
-            )
-        if self._config.order_topics:
-            route.order_topic_conf = self._kv.get(ORDER_TOPICS, topic)
-        return command.answer(ResponseCode.SUCCESS, {}, encode_route(route))
-
-    def _cluster_info(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        info = self.registry.routes.cluster_info()
-        return command.answer(ResponseCode.SUCCESS, {}, encode_cluster_info(info))
-
-    def _topic_list(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        return _topics(command, self.registry.routes.topics())
-
-    def _topics_by_cluster(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        cluster = text_field(command.fields, "cluster")
-        return _topics(command, self.registry.routes.topics(cluster) if cluster else [])
-
-    def _system_topics(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        """Cluster and broker names, which Apache's brokers register as topics."""
-        info = self.registry.routes.cluster_info()
-        addresses = [
-            address
-            for broker in info.broker_addr_table.values()
-            for address in broker.broker_addrs.values()
-        ]
-        names = [*info.cluster_addr_table, *info.broker_addr_table]
-        return _topics(command, names, broker_address=addresses[0] if addresses else None)
-
-    def _unit_topics(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        flags: dict[int, tuple[bool | None, bool | None]] = {
-            RequestCode.GET_UNIT_TOPIC_LIST: (True, None),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (None, True),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (False, True),
-        }
-        has_unit, has_unit_sub = flags[command.code]
-        names = self.registry.routes.unit_topics(has_unit=has_unit, has_unit_sub=has_unit_sub)
-        return _topics(command, names)
+    # ── changes by tools ────────────────────────────────────────────────────────────────
 
     def _wipe_write_permission(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         broker = text_field(command.fields, "brokerName")
@@ -408,14 +383,21 @@ class NameServerHandler:
         return command.answer(ResponseCode.SUCCESS, {}, encode_body(KvBody(table=entries)))
 
     def _get_config(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        settings = self._config.model_dump(mode="json")
+        settings = {**self._config.model_dump(mode="json"), **self._settings.lines()}
         text = "".join([f"{key}={value}\n" for key, value in sorted(settings.items())])
         return command.answer(ResponseCode.SUCCESS, {}, text.encode())
 
     def _update_config(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        return command.answer(
-            ResponseCode.NO_PERMISSION, remark="change the block namesrv: of the file instead"
-        )
+        """Only keys of the allow-list, and only when the cluster has credentials or on loopback."""
+        try:
+            changed = self._settings.update(bytes(command.body).decode())
+        except Refused as error:
+            return command.answer(ResponseCode.NO_PERMISSION, remark=str(error))
+        except UnicodeDecodeError:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="the body is no text")
+        self.registry.topics_max = self._settings.topics_max
+        logger.warning("settings changed by %s until the next start: %s", peer.address, changed)
+        return command.answer()
 
     # ── gateways ────────────────────────────────────────────────────────────────────────
 
@@ -425,17 +407,37 @@ class NameServerHandler:
         return command.answer()
 
     def _list_gateways(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        body = self.gateways.encode_list(clock.monotonic())
-        return command.answer(ResponseCode.SUCCESS, {}, body)
+        wishes = {name: command.fields.get(name, "") for name in ("protocol", "zone", "topic")}
+        found = self.gateways.find(clock.monotonic(), self.registry.routes, **wishes)
+        return command.answer(ResponseCode.SUCCESS, {}, encode_private(found))
+
+    def _watch_routes(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
+        self._watch(peer)
+        return self.watchers.ask(peer, command)
+
+    async def _save_members(self) -> None:
+        """Until what is on disk is what is known; a disk that fails is tried again later."""
+        members = self.members
+        try:
+            while members.is_changed:
+                version, content = members.version, members.to_bytes()
+                await asyncio.to_thread(write_whole, members.path, content)
+                members.saved(version)
+        except OSError as error:
+            logger.error("names of the brokers not saved: %s", error)
+        finally:
+            self._is_saving_members = False
 
 
-def _topics(
-    command: RemotingCommand, names: Sequence[str], *, broker_address: str | None = None
-) -> RemotingCommand:
-    members: dict[str, object] = {"topicList": sorted(names)}
-    if broker_address is not None:
-        members["brokerAddr"] = broker_address
-    return command.answer(ResponseCode.SUCCESS, {}, encode_body(members))
+def _changes_since(fields: Mapping[str, str]) -> tuple[int, int] | None:
+    """Raises HeaderError."""
+    text = fields.get(CHANGES_SINCE, "")
+    if not text:
+        return None
+    timestamp, _, counter = text.partition(":")
+    if not (timestamp.isdigit() and counter.isdigit()):
+        raise HeaderError(CHANGES_SINCE, f"is no timestamp:counter: {text[:40]}")
+    return int(timestamp), int(counter)
 
 
 def _present(**fields: str) -> dict[str, str]:

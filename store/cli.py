@@ -29,6 +29,8 @@ def command(
         auth = documents.cluster_auth(document)
     except ConfigError as error:
         fail_config(error)
+    if not checked.zone:
+        checked = checked.model_copy(update={"zone": str(document.value.get("zone") or "")})
     if data is not None:
         checked = checked.model_copy(update={"data": data})
     sys.exit(

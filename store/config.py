@@ -126,8 +126,13 @@ class StoreConfig(ConfigModel):
     topic_queue_count: int = Field(default=4, ge=1, le=1024)
     """Message queues of a topic that is created without a number."""
 
-    heartbeat_ms: int = Field(default=1000, ge=100, le=30_000)
-    """How often the name servers hear that it is alive."""
+    zone: str = ""
+    """Availability zone, told to the name servers (``prefer: same_zone``); empty: the ``zone`` at
+    the top of the file."""
+
+    heartbeat_ms: int = Field(default=500, ge=100, le=30_000)
+    """How often the name servers hear that it is alive; after five of these without a word it
+    leaves the routes."""
 
     silence_ms_max: int = Field(default=3000, ge=500, le=60_000)
     """A gateway that was silent for so long loses its presence: its streams' deliveries

@@ -1,14 +1,17 @@
 """
-Makes the store known to every name server: the whole table on each change, a short heartbeat.
+Makes the store known to every name server: its table once, then what changes, short heartbeats.
 
-Each name server has a task of its own: one that is down delays nobody. Source: Apache
-RocketMQ 5, ``BrokerOuterAPI.registerBrokerAll`` (code 103) and ``sendHeartbeat`` (904).
+Each name server has a task of its own: one that is down delays nobody. One of ours takes changed
+topics alone; Apache's gets the whole table at each change, and neither gets it again while it has
+the right one (322 asks). Source: Apache RocketMQ 5, ``BrokerOuterAPI.registerBrokerAll`` (code
+103), ``needRegister`` (322) and ``sendHeartbeat`` (904).
 """
 
 import asyncio
 import logging
 import zlib
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
@@ -17,22 +20,37 @@ from protocols.remoting import bodies
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.discovery import CHANGES_SINCE, DROPPED_TOPICS, TAKES_CHANGES
 from protocols.remoting.signing import sign
 from protocols.tasks import Tasks
+from store.answers import TopicConfig
 from store.handlers.context import Context
-from store.handlers.topic_bodies import topic_table
+from store.handlers.topic_bodies import table_version, topic_body
 
 logger = logging.getLogger("tidegate.store.registration")
 
 REPEAT_S: Final = 30.0
-"""The whole table again, whatever happened (``registerNameServerPeriod``)."""
+"""So often a name server is asked which table it has (``registerNameServerPeriod``)."""
 
 RETRY_S: Final = 0.5
 HEARTBEATS_MISSED_MAX: Final = 5
 """The name server may forget us after so many heartbeat periods of silence."""
 
+DROPPED_MAX: Final = 500
+"""Topics that vanished at once, named in a header; more, and the whole table goes."""
+
 REQUEST_S_MAX: Final = 3.0
 MASTER_ID: Final = "0"
+
+
+Topics = Mapping[str, TopicConfig]
+
+
+class Told(NamedTuple):
+    """What a name server was told last."""
+
+    topics: Topics
+    version: bodies.DataVersion
 
 
 class Registration:
@@ -80,6 +98,7 @@ class Registration:
         """One name server: connect, register, heartbeat; over and over."""
         is_quiet = False
         while True:
+            client: RemotingClient | None = None
             try:
                 client = await RemotingClient.connect(address)
                 self._clients[address] = client
@@ -90,32 +109,64 @@ class Registration:
                 if not is_quiet:
                     logger.warning("name server %s: %s", address, error)
                     is_quiet = True
+                if client is not None:
+                    await client.close()
             finally:
-                if address in self._clients and not self._clients[address].is_open:
-                    del self._clients[address]
+                if client is not None and not client.is_open:
+                    self._clients.pop(address, None)
             await asyncio.sleep(RETRY_S)
 
     async def _serve(self, client: RemotingClient, wake: asyncio.Event) -> None:
-        """Register at once, on each change and each 30 s; heartbeats between."""
+        """Register, then tell each change; heartbeats between. Raises Refused."""
         heartbeat_s = self._context.config.heartbeat_ms / 1000
-        registered = -REPEAT_S
+        wake.clear()
+        told = await self._tell(client, None)
+        checked = clock.monotonic()
         while client.is_open:
-            now = clock.monotonic()
-            if wake.is_set() or now - registered >= REPEAT_S:
-                wake.clear()
-                answer = await self._request(client, self._register())
-                if answer.code != ResponseCode.SUCCESS:
-                    logger.warning("not registered: %d %s", answer.code, answer.remark)
-                registered = now
-            else:
-                command = RemotingCommand(RequestCode.BROKER_HEARTBEAT, self._fields())
-                self._sign(command)
-                client.peer.send_oneway(command)
             try:
                 async with asyncio.timeout(heartbeat_s):
                     await wake.wait()
             except TimeoutError:
-                continue
+                pass
+            if wake.is_set():
+                wake.clear()
+                told = await self._tell(client, told)
+            elif clock.monotonic() - checked >= REPEAT_S:
+                checked = clock.monotonic()
+                if not await self._is_known(client):
+                    told = await self._tell(client, None)
+            elif not await self._beat(client):
+                told = await self._tell(client, None)
+
+    async def _tell(self, client: RemotingClient, told: Told | None) -> Told | None:
+        """
+        Register; *told*: what this name server has, None: nothing, or it wants all of it.
+
+        Returns what it has now; None if it takes no changes.
+        """
+        topics, version = current_topics(self._context)
+        answer = await self._request(client, self._register(topics, version, told))
+        if answer.code == ResponseCode.BROKER_NOT_EXIST and told is not None:
+            answer = await self._request(client, self._register(topics, version, None))
+        if answer.code != ResponseCode.SUCCESS:
+            logger.warning("not registered: %d %s", answer.code, answer.remark)
+            return None
+        return Told(topics, version) if answer.fields.get(TAKES_CHANGES) == "true" else None
+
+    async def _is_known(self, client: RemotingClient) -> bool:
+        """Whether the name server has this table (and knows that we live)."""
+        _, version = current_topics(self._context)
+        command = RemotingCommand(
+            RequestCode.QUERY_DATA_VERSION, self._fields(), bodies.encode_body(version)
+        )
+        answer = await self._request(client, command)
+        return answer.code == ResponseCode.SUCCESS and answer.fields.get("changed") == "false"
+
+    async def _beat(self, client: RemotingClient) -> bool:
+        """A heartbeat; False: the name server has forgotten us (or cannot answer to it)."""
+        command = RemotingCommand(RequestCode.BROKER_HEARTBEAT, self._fields())
+        answer = await self._request(client, command)
+        return answer.code != ResponseCode.BROKER_NOT_EXIST
 
     async def _request(self, client: RemotingClient, command: RemotingCommand) -> RemotingCommand:
         self._sign(command)
@@ -128,7 +179,7 @@ class Registration:
     def _fields(self) -> dict[str, str]:
         config = self._context.config
         timeout_ms = str(config.heartbeat_ms * HEARTBEATS_MISSED_MAX)
-        return {
+        fields = {
             "brokerName": config.name,
             "brokerAddr": self._context.address,
             "clusterName": config.cluster,
@@ -136,19 +187,45 @@ class Registration:
             "heartbeatTimeoutMillis": timeout_ms,
             "heartbeatTimeoutMills": timeout_ms,  # the name Apache gives it in 904
         }
+        if config.zone:
+            fields["zoneName"] = config.zone
+        return fields
 
-    def _register(self) -> RemotingCommand:
-        """REGISTER_BROKER with the whole table."""
-        body = bodies.encode_body(register_body(self._context))
+    def _register(
+        self, topics: Topics, version: bodies.DataVersion, told: Told | None
+    ) -> RemotingCommand:
+        """REGISTER_BROKER with the whole table, or with what is other than in *told*."""
         fields = self._fields() | {
             "haServerAddr": self._context.address,
             "enableActingMaster": "false",
             "compressed": "false",
-            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
-            "isFullTable": "true",
         }
+        changed = topics
+        gone = [name for name in told.topics if name not in topics] if told is not None else []
+        if told is None or len(gone) > DROPPED_MAX:
+            fields["isFullTable"] = "true"
+        else:
+            old = told.topics
+            changed = {name: item for name, item in topics.items() if old.get(name) is not item}
+            fields[CHANGES_SINCE] = f"{told.version.timestamp}:{told.version.counter}"
+            fields[DROPPED_TOPICS] = ",".join(gone)
+        table = {name: topic_body(item) for name, item in changed.items()}
+        body = bodies.encode_body(register_body(table, version))
+        fields["bodyCrc32"] = str(zlib.crc32(body) & 0x7FFFFFFF)
         return RemotingCommand(RequestCode.REGISTER_BROKER, fields, body)
 
 
-def register_body(context: Context) -> bodies.RegisterBody:
-    return bodies.RegisterBody(topic_config_serialize_wrapper=topic_table(context))
+def current_topics(context: Context) -> tuple[Topics, bodies.DataVersion]:
+    """All topics and the version of their table."""
+    topics = {**context.system_topics, **context.engine.topics}
+    return topics, table_version(context)
+
+
+def register_body(
+    table: dict[str, bodies.TopicConfig], version: bodies.DataVersion
+) -> bodies.RegisterBody:
+    return bodies.RegisterBody(
+        topic_config_serialize_wrapper=bodies.TopicConfigWrapper(
+            topic_config_table=table, data_version=version
+        )
+    )

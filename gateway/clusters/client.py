@@ -14,9 +14,10 @@ from gateway.clusters.batches import Run
 from gateway.clusters.connection import Connect, NotTidegate, Sign
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.routes import ConnectNameServer, RouteCache, TopicRoute
+from gateway.clusters.routes import RouteCache, TopicRoute
 from gateway.clusters.selector import rendezvous
 from gateway.clusters.tidegate import TidegateLink
+from gateway.clusters.watch import ConnectNameServer
 from protocols import clock
 from protocols.errors import Code, Refused
 from protocols.remoting.client import RemotingClient
@@ -88,6 +89,7 @@ class ClusterClient:
         self.routes = RouteCache(
             name,
             [_name_server(item) for item in name_servers],
+            labels=[item if isinstance(item, str) else "in this process" for item in name_servers],
             broker_cluster=broker_cluster,
             changed=self._routes_changed,
         )

@@ -1,38 +1,37 @@
 """
-What the name servers of one cluster know: its stores, its topics, their message queues.
+What the name servers of one cluster know together: its stores, its topics, their message queues.
 
-Polled once a second from one name server at a time. When none answers, what is known stays in
-use: traffic needs no name server, only news does. Nor does the word of one that was just started
-count against a topic: until all stores that are known here have registered there, it lacks some.
+Every name server of ours is watched, and the newest word about each broker counts (``views``).
+When none answers, what is known stays in use: traffic needs no name server, only news does. A
+store that all of them lack is remembered for a while, with its topics: a name server that was
+just started takes nothing away.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gateway.clusters import standard
+from gateway.clusters.views import Entry, Sources, View, addresses_of, clusters_of, entry_of, merge
+from gateway.clusters.watch import WATCH_MS, ConnectNameServer, NameServerWatch
 from protocols import clock
 from protocols.errors import Code, PeerError, Refused
-from protocols.remoting.bodies import ClusterInfo, RouteData
-from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import Permission
 
 logger = logging.getLogger("tidegate.clusters")
 
 POLL_S: Final = 1.0
-"""A new store is noticed within three of these."""
-
-REFRESH_SHARE: Final = 10
-"""Each poll asks for one in so many of the routes in use again, all of them when stores change."""
-
-MASTER_ID: Final = 0
+"""So often a name server that cannot be watched is asked, and one that is away tried again."""
 
 FORGET_S: Final = 120.0
 """A store that left the name servers is remembered so long (Apache's name server keeps a dead
 broker for as long): what must not fail over to another store is refused meanwhile."""
 
-ConnectNameServer = Callable[[], Awaitable[RemotingClient]]
+SETTLE_S: Final = 3.0
+"""How long a gateway that starts waits for stores that a restarted name server still expects."""
+
+ASK_S_MAX: Final = 1.0
+"""How long a name server may take to tell one topic's route, when others have answered."""
 
 
 class TopicRoute(NamedTuple):
@@ -61,6 +60,7 @@ class RouteCache:
         cluster: str,
         name_servers: Sequence[ConnectNameServer],
         *,
+        labels: Sequence[str] = (),
         broker_cluster: str = "",
         changed: Callable[[], None],
     ) -> None:
@@ -74,171 +74,253 @@ class RouteCache:
         self.brokers: dict[str, str] = {}
         """Broker name → address of its master, those gone for less than FORGET_S included."""
 
-        self.topics: frozenset[str] = frozenset()
-        self._routes: dict[str, TopicRoute | None] = {}
+        labels = labels or [f"name server {index + 1}" for index in range(len(name_servers))]
+        self.watches = [
+            NameServerWatch(label, connect, self)
+            for label, connect in zip(labels, name_servers, strict=True)
+        ]
+        self._sources: dict[str, Sources] = {}
+        self._found: dict[str, TopicRoute] = {}
         self._missing_since: dict[str, float] = {}
-        self._informed: RemotingClient | None = None
-        """The connection on which a name server named every store that is known here."""
-
-        self._name_servers = name_servers
         self._turn = 0
-        self._client: RemotingClient | None = None
         self._changed = changed
-        self._refresh_at = 0
-        self._last_error = ""
         self._polled = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._was_silent = False
 
     # ── reading ─────────────────────────────────────────────────────────────────────────
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """Names of all topics; made anew, for people and lists."""
+        names = {topic for item in self._sources.values() for t in item.tables for topic in t}
+        return frozenset(names.union(*(watch.view.names for watch in self.watches)))
+
+    @property
+    def topic_count(self) -> int:
+        """Topics of the store that has most of them (cheap, for metrics)."""
+        tables = [len(table) for item in self._sources.values() for table in item.tables]
+        return max((*tables, *(len(watch.view.names) for watch in self.watches)), default=0)
+
+    @property
+    def live_count(self) -> int:
+        """Name servers that answer."""
+        return sum(watch.is_live for watch in self.watches)
+
+    def zone(self, broker: str) -> str:
+        """As the broker registered it; empty: it has none."""
+        found = self._sources.get(broker)
+        return found.broker.zone if found is not None else ""
+
     def exists(self, topic: str) -> bool:
-        return topic in self.topics or self._routes.get(topic) is not None
+        return self.find(topic) is not None or any(
+            topic in watch.view.names for watch in self.watches
+        )
 
     def find(self, topic: str) -> TopicRoute | None:
-        """The route if it is in the cache."""
-        return self._routes.get(topic)
+        """The route if it is known."""
+        route = self._found.get(topic)
+        if route is not None:
+            return route
+        queues: list[tuple[str, int, int, int]] = []
+        for name in sorted(self._sources):
+            entry = entry_of(self._sources[name].tables, topic)
+            if entry is not None:
+                queues.append((name, *entry))
+        if not queues:
+            return None
+        route = self._found[topic] = TopicRoute(topic, tuple(queues))
+        return route
 
     async def load(self, topic: str) -> TopicRoute | None:
         """
-        The route, asked for now if it is not in the cache; None: there is no such topic.
+        The route, asked for now if it is not known; None: there is no such topic.
 
         Raises Refused: nobody can tell now, for example while only other name servers know it.
         """
-        route = self._routes.get(topic)
+        route = self.find(topic)
         if route is None:
-            await self._refresh(topic)
-            route = self._routes.get(topic)
-        if route is None and topic in self.topics:
+            await self._ask(topic)
+            route = self.find(topic)
+        if route is None and self.exists(topic):
             raise Refused(Code.HA_NOT_AVAILABLE, topic, "its stores have not registered yet")
         return route
 
     def created(self, topic: str, brokers: Iterable[str], queue_count: int) -> TopicRoute:
         """This gateway made the topic: known here before the name servers tell."""
-        queues = tuple((broker, queue_count, queue_count, 6) for broker in sorted(brokers))
-        route = TopicRoute(topic, queues)
-        self.topics |= {topic}
-        self._routes[topic] = route
-        self._news()
-        return route
+        for broker in brokers:
+            for table in self._sources[broker].tables if broker in self._sources else ():
+                table[topic] = Entry(queue_count, queue_count, 6)
+        self._news({topic})
+        return self.find(topic) or TopicRoute(topic, ())
 
     async def first_poll(self) -> None:
-        """Return when a name server has answered once."""
-        await self._polled.wait()
+        """
+        Return when a name server has answered once, and what it expects has come.
 
-    # ── polling ─────────────────────────────────────────────────────────────────────────
+        One that was restarted a moment ago names the stores that were there before: their topics
+        would be taken for missing, so a gateway that starts waits for them, up to SETTLE_S.
+        """
+        await self._polled.wait()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._settled.wait()
+        except TimeoutError:
+            names = sorted({name for watch in self.watches for name in watch.view.expected})
+            logger.warning("cluster %s: %s not back: going on", self.cluster, ", ".join(names))
+
+    def trouble(self) -> str:
+        """Why nothing new can be learnt; empty: a name server answers."""
+        if self.live_count:
+            return ""
+        reasons = "; ".join(f"{watch.label}: {watch.error or 'asked'}" for watch in self.watches)
+        return f"no name server answers ({reasons})"
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Watch all name servers until cancelled."""
         try:
-            while True:
-                try:
-                    await self.poll()
-                    self._last_error = ""
-                except (Refused, PeerError) as error:
-                    await self._failed(str(error))
-                await asyncio.sleep(POLL_S)
+            async with asyncio.TaskGroup() as group:
+                for index, watch in enumerate(self.watches):
+                    group.create_task(self._follow(index, watch))
         finally:
-            if self._client is not None:
-                await self._client.close()
+            for watch in self.watches:
+                await watch.close()
 
     async def poll(self) -> None:
-        """One round: stores, topics, a share of the routes in use."""
-        client = await self._connected()
-        info = await standard.cluster_info(client)
-        are_stores_new = self._take_brokers(info)
-        self._informed = None if self._missing_since else client
-        topics = frozenset(await standard.topics_of_cluster(client, self.broker_cluster))
-        if self._informed is None:
-            topics |= self.topics
-        are_topics_new = topics != self.topics
-        self.topics = topics
-        if are_stores_new or are_topics_new:
-            self._news()
-        known = list(self._routes)
-        self._refresh_at = (self._refresh_at + 1) % REFRESH_SHARE
-        stale = known if are_stores_new else known[self._refresh_at :: REFRESH_SHARE]
-        for topic in stale:
-            await self._refresh(topic)
+        """Ask one name server now; the next one next time if it fails. Raises Refused."""
+        watch = self.watches[self._turn % len(self.watches)]
+        try:
+            await watch.round()
+        except (Refused, PeerError) as error:
+            await self._failed(watch, str(error))
+            raise
+        self._answered(watch)
+
+    async def _follow(self, index: int, watch: NameServerWatch) -> None:
+        while True:
+            if watch.is_standard and not self._has_turn(index):
+                await watch.close()
+            else:
+                try:
+                    await watch.round(WATCH_MS)
+                    self._answered(watch)
+                    if not watch.is_standard:
+                        continue  # it was held: no pause
+                except (Refused, PeerError) as error:
+                    await self._failed(watch, str(error))
+            await asyncio.sleep(POLL_S)
+
+    def _has_turn(self, index: int) -> bool:
+        """Of those that have to be polled one is; the next one when it fails."""
+        return self._turn % len(self.watches) == index
+
+    async def _ask(self, topic: str) -> None:
+        """All that take questions, at once. Raises Refused if none answers."""
+        watches = [
+            watch
+            for index, watch in enumerate(self.watches)
+            if not watch.is_standard or self._has_turn(index)
+        ] or self.watches
+        results = await asyncio.gather(
+            *(self._ask_one(watch, topic) for watch in watches), return_exceptions=True
+        )
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in errors:
+            if not isinstance(error, Refused | PeerError | TimeoutError):
+                raise error
+        if len(errors) == len(results):
+            raise Refused(Code.HA_NOT_AVAILABLE, topic, "no name server answers") from errors[0]
+
+    async def _ask_one(self, watch: NameServerWatch, topic: str) -> None:
+        async with asyncio.timeout(ASK_S_MAX):
+            await watch.ask(topic)
+
+    def _answered(self, watch: NameServerWatch) -> None:
+        if watch.error:
+            logger.info("cluster %s: name server %s answers again", self.cluster, watch.label)
+        watch.error = ""
+        self._was_silent = False
         self._polled.set()
 
-    async def _connected(self) -> RemotingClient:
-        if self._client is None or not self._client.is_open:
-            self._client = None
-            connect = self._name_servers[self._turn % len(self._name_servers)]
-            self._client = await connect()
-        return self._client
+    async def _failed(self, watch: NameServerWatch, reason: str) -> None:
+        if self._has_turn(self.watches.index(watch)):
+            self._turn += 1
+        await watch.close()
+        if reason != watch.error:
+            watch.error = reason
+            logger.warning("cluster %s: name server %s: %s", self.cluster, watch.label, reason)
+        if not self._was_silent and all(watch.error for watch in self.watches):
+            self._was_silent = True
+            logger.error(
+                "cluster %s: none of its %d name servers answers: %s",
+                self.cluster,
+                len(self.watches),
+                "what is known stays in use" if self._polled.is_set() else "nothing is known yet",
+            )
 
-    async def _failed(self, reason: str) -> None:
-        """The next poll asks the next name server."""
-        self._turn += 1
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-        if reason != self._last_error:
-            self._last_error = reason
-            logger.warning("cluster %s: name server: %s", self.cluster, reason)
+    # ── hearing ─────────────────────────────────────────────────────────────────────────
 
-    def _take_brokers(self, info: ClusterInfo) -> bool:
-        if not self.broker_cluster:
-            names = sorted(info.cluster_addr_table)
-            if len(names) > 1:
-                raise Refused(
-                    Code.BAD_REQUEST,
-                    self.cluster,
-                    f"the name server knows {', '.join(names)}: set broker_cluster to one of them",
-                )
-            if not names:
-                raise Refused(Code.NOT_FOUND, self.cluster, "no store has registered yet")
-            self.broker_cluster = names[0]
-        members = info.cluster_addr_table.get(self.broker_cluster, [])
-        brokers = {
-            name: data.broker_addrs[MASTER_ID]
-            for name, data in info.broker_addr_table.items()
-            if name in members and MASTER_ID in data.broker_addrs
-        }
+    def is_lacking(self, view: View) -> bool:
+        return any(name not in view.brokers for name in self.brokers)
+
+    def heard(self, watch: NameServerWatch, touched: set[str]) -> None:
+        """A name server said something: compare it with the others. Raises Refused."""
+        live = [item for item in self.watches if item.is_live and item is not watch] + [watch]
+        views = [item.view for item in live]
+        self._choose_cluster(views)
+        merged = merge(views, self.broker_cluster)
         now = clock.monotonic()
-        for name, address in self.brokers.items():
-            if name in brokers:
+        for name, source in self._sources.items():
+            if name in merged:
                 self._missing_since.pop(name, None)
             elif now - self._missing_since.setdefault(name, now) < FORGET_S:
-                brokers[name] = address
+                merged[name] = source
             else:
                 del self._missing_since[name]
-        is_new = brokers != self.brokers
-        self.brokers = brokers
-        return is_new
+        if not any(item.view.expected for item in live):
+            self._settled.set()
+        is_other = merged.keys() != self._sources.keys() or any(
+            not _is_same(merged[name], source) for name, source in self._sources.items()
+        )
+        self._sources = merged
+        self.brokers = addresses_of(merged)
+        if is_other:
+            self._news(None)
+        elif touched:
+            self._news(touched)
 
-    async def _refresh(self, topic: str) -> None:
-        try:
-            client = await self._connected()
-            data = await standard.route_of(client, topic)
-        except (Refused, PeerError) as error:
-            await self._failed(str(error))
-            if self._routes.get(topic) is None:
-                raise Refused(Code.HA_NOT_AVAILABLE, topic, "no name server answers") from error
+    def _choose_cluster(self, views: Sequence[View]) -> None:
+        if self.broker_cluster:
             return
-        route = self._route(topic, data, is_informed=client is self._informed)
-        if route is None:
-            if self._routes.pop(topic, None) is not None:
-                self._news()
-        elif route != self._routes.get(topic):
-            self._routes[topic] = route
-            self._news()
+        names = clusters_of(views)
+        if len(names) > 1:
+            raise Refused(
+                Code.BAD_REQUEST,
+                self.cluster,
+                f"the name server knows {', '.join(names)}: set broker_cluster to one of them",
+            )
+        if not names:
+            raise Refused(Code.NOT_FOUND, self.cluster, "no store has registered yet")
+        self.broker_cluster = names[0]
 
-    def _route(self, topic: str, data: RouteData | None, *, is_informed: bool) -> TopicRoute | None:
-        """The part of a route that lies in this cluster; what only its absence denies stays."""
-        queues = [
-            (item.broker_name, item.read_queue_nums, item.write_queue_nums, item.perm)
-            for item in (data.queue_datas if data is not None else ())
-            if item.broker_name in self.brokers
-        ]
-        old = self._routes.get(topic)
-        named = {queue[0] for queue in queues}
-        for queue in old.queues if old is not None else ():
-            is_denied = is_informed or queue[0] not in self.brokers
-            if queue[0] not in named and not is_denied:
-                queues.append(queue)
-        return TopicRoute(topic, tuple(sorted(queues))) if queues else None
-
-    def _news(self) -> None:
+    def _news(self, topics: set[str] | None) -> None:
+        """*topics*: those that may be others now; None: any."""
+        if topics is None:
+            self._found.clear()
+        else:
+            for topic in topics:
+                self._found.pop(topic, None)
         self.version += 1
         self._changed()
+
+
+def _is_same(one: Sources, other: Sources) -> bool:
+    """The same place and the very same tables; a version alone changes nothing."""
+    return (
+        one.broker.address == other.broker.address
+        and one.broker.zone == other.broker.zone
+        and len(one.tables) == len(other.tables)
+        and all(a is b for a, b in zip(one.tables, other.tables, strict=True))
+    )

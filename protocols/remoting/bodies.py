@@ -38,6 +38,10 @@ def encode_body(body: msgspec.Struct | dict[str, Any] | list[Any]) -> bytes:
 
 def decode_body(kind: type[B], data: bytes | memoryview) -> B:
     """*data* as *kind*. Raises PeerError."""
+    try:  # nearly always plain JSON of the right types: ten times as fast, in one pass
+        return msgspec.json.decode(data, type=kind, strict=False)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
     try:
         return msgspec.convert(_without_nulls(parse(data)), kind, strict=False, str_keys=True)
     except msgspec.MsgspecError as error:
@@ -126,28 +130,60 @@ class RouteData(_Body, omit_defaults=True):
     order_topic_conf: str | None = None
 
 
-def encode_route(route: RouteData) -> bytes:
-    """As Java writes it: empty lists are there, absent texts are not."""
-    members: dict[str, Any] = {
-        "brokerDatas": [_broker_data(item) for item in route.broker_datas],
-        "filterServerTable": route.filter_server_table,
-        "queueDatas": route.queue_datas,
-    }
+def encode_route(route: RouteData, is_standard: bool = True) -> bytes:
+    """
+    Byte for byte as Apache's name server writes it: members sorted, absent texts left out.
+
+    Not *is_standard*: broker ids unquoted, as clients before 4.9.4 have always been answered.
+    """
+    brokers = b",".join([_broker_data(item, is_standard) for item in route.broker_datas])
+    queues = b",".join([_queue_data(item) for item in route.queue_datas])
+    tail = b"]}"
     if route.order_topic_conf is not None:
-        members["orderTopicConf"] = route.order_topic_conf
-    return encode_body(members)
+        order = b',"orderTopicConf":' + _encode(route.order_topic_conf)
+    else:
+        order = b""
+    servers = _encode(route.filter_server_table)
+    return (
+        b'{"brokerDatas":['
+        + brokers
+        + b'],"filterServerTable":'
+        + servers
+        + order
+        + b',"queueDatas":['
+        + queues
+        + tail
+    )
 
 
-def _broker_data(item: BrokerData) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "brokerAddrs": item.broker_addrs,
-        "brokerName": item.broker_name,
-        "cluster": item.cluster,
-        "enableActingMaster": item.enable_acting_master,
-    }
-    if item.zone_name is not None:
-        members["zoneName"] = item.zone_name
-    return members
+def _queue_data(item: QueueData) -> bytes:
+    return (
+        b'{"brokerName":%b,"perm":%d,"readQueueNums":%d,"topicSysFlag":%d,"writeQueueNums":%d}'
+        % (
+            _encode(item.broker_name),
+            item.perm,
+            item.read_queue_nums,
+            item.topic_sys_flag,
+            item.write_queue_nums,
+        )
+    )
+
+
+def _broker_data(item: BrokerData, is_standard: bool) -> bytes:
+    zone = b"" if item.zone_name is None else b',"zoneName":' + _encode(item.zone_name)
+    return b'{"brokerAddrs":%b,"brokerName":%b,"cluster":%b,"enableActingMaster":%b%b}' % (
+        _addresses(item.broker_addrs, is_standard),
+        _encode(item.broker_name),
+        _encode(item.cluster),
+        b"true" if item.enable_acting_master else b"false",
+        zone,
+    )
+
+
+def _addresses(addresses: dict[int, str], is_standard: bool) -> bytes:
+    """A map with numeric keys; fastjson leaves them unquoted unless told otherwise."""
+    form = b'"%d":%b' if is_standard else b"%d:%b"
+    return b"{" + b",".join([form % (key, _encode(addresses[key])) for key in addresses]) + b"}"
 
 
 class ClusterInfo(_Body):
@@ -156,8 +192,13 @@ class ClusterInfo(_Body):
 
 
 def encode_cluster_info(info: ClusterInfo) -> bytes:
-    table = {name: _broker_data(item) for name, item in info.broker_addr_table.items()}
-    return encode_body({"brokerAddrTable": table, "clusterAddrTable": info.cluster_addr_table})
+    """Broker ids unquoted, whoever asks (as Apache's name server has it)."""
+    brokers = [
+        _encode(name) + b":" + _broker_data(item, is_standard=False)
+        for name, item in info.broker_addr_table.items()
+    ]
+    clusters = _encode(info.cluster_addr_table)
+    return b'{"brokerAddrTable":{' + b",".join(brokers) + b'},"clusterAddrTable":' + clusters + b"}"
 
 
 class TopicList(_Body):
@@ -173,6 +214,15 @@ class BrokerMemberGroup(_Body):
     cluster: str
     broker_name: str
     broker_addrs: dict[int, str] = {}
+
+
+def encode_member_group(group: BrokerMemberGroup) -> bytes:
+    """Answer of GET_BROKER_MEMBER_GROUP; broker ids unquoted."""
+    return b'{"brokerMemberGroup":{"brokerAddrs":%b,"brokerName":%b,"cluster":%b}}' % (
+        _addresses(group.broker_addrs, is_standard=False),
+        _encode(group.broker_name),
+        _encode(group.cluster),
+    )
 
 
 # ── clients ─────────────────────────────────────────────────────────────────────────────

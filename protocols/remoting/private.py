@@ -55,21 +55,22 @@ class PrivateCode(IntEnum):
     DIRECTORY_READ = 20054  # DirectoryRead → DirectoryRecords (long poll)
     DIRECTORY_WAIT = 20055  # DirectoryWait → DirectoryWaited
     GATEWAY_REGISTER = 20060  # gateway → name server: GatewayRegister → empty
-    GATEWAY_LIST = 20061  # anyone → name server: empty → GatewayList
+    GATEWAY_LIST = 20061  # anyone → name server: fields protocol, zone, topic → GatewayList
+    ROUTE_WATCH = 20062  # gateway → name server: RouteWatch → RouteChanges (long poll)
 
 
-class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Unknown fields are ignored and missing ones default: both ends may be upgraded alone."""
 
 
-def encode_body(body: _Body) -> bytes:
+def encode_body(body: Body) -> bytes:
     return msgspec.msgpack.encode(body)
 
 
 # ── hello, lease, fence ─────────────────────────────────────────────────────────────────
 
 
-class Hello(_Body, frozen=True, kw_only=True):
+class Hello(Body, frozen=True, kw_only=True):
     """First request on each connection of a gateway to a store."""
 
     gateway: str
@@ -86,7 +87,7 @@ class Hello(_Body, frozen=True, kw_only=True):
     protocol_version: int = 1
 
 
-class HelloAnswer(_Body, frozen=True, kw_only=True):
+class HelloAnswer(Body, frozen=True, kw_only=True):
     cluster: str
     broker: str
     advertise: str
@@ -103,7 +104,7 @@ class HelloAnswer(_Body, frozen=True, kw_only=True):
     now_ms: int = 0
 
 
-class Join(_Body, frozen=True, kw_only=True):
+class Join(Body, frozen=True, kw_only=True):
     """Ask for a lease. A live gateway of the same name with another *instance* is refused."""
 
     gateway: str
@@ -115,35 +116,35 @@ class Join(_Body, frozen=True, kw_only=True):
     """listener → host:port."""
 
 
-class Joined(_Body, frozen=True, kw_only=True):
+class Joined(Body, frozen=True, kw_only=True):
     gateway_epoch: int
     lease_ms: int
     version: int
     """Directory version of the join record: read past it before opening listeners."""
 
 
-class Renew(_Body, frozen=True, kw_only=True):
+class Renew(Body, frozen=True, kw_only=True):
     gateway: str
     gateway_epoch: int
     applied: int
     """Highest directory version that this gateway has applied."""
 
 
-class Renewed(_Body, frozen=True, kw_only=True):
+class Renewed(Body, frozen=True, kw_only=True):
     is_live: bool
     """False: the lease has ended; close all clients and join again."""
 
     lease_ms: int = 0
 
 
-class Leave(_Body, frozen=True, kw_only=True):
+class Leave(Body, frozen=True, kw_only=True):
     """Graceful end of a lease."""
 
     gateway: str
     gateway_epoch: int
 
 
-class Fence(_Body, frozen=True, kw_only=True):
+class Fence(Body, frozen=True, kw_only=True):
     """Refuse frames and end streams of this and earlier epochs of *gateway*. Durable."""
 
     gateway: str
@@ -153,7 +154,7 @@ class Fence(_Body, frozen=True, kw_only=True):
 # ── directory ───────────────────────────────────────────────────────────────────────────
 
 
-class DirectoryRecord(_Body, frozen=True, kw_only=True):
+class DirectoryRecord(Body, frozen=True, kw_only=True):
     key: str
     value: bytes | None = None
     version: int = 0
@@ -161,26 +162,26 @@ class DirectoryRecord(_Body, frozen=True, kw_only=True):
     gateway_epoch: int = 0
 
 
-class DirectoryWrite(_Body, frozen=True, kw_only=True):
+class DirectoryWrite(Body, frozen=True, kw_only=True):
     key: str
     value: bytes | None = None
     if_version: int | None = None
     is_bound: bool = False
 
 
-class DirectoryPut(_Body, frozen=True, kw_only=True):
+class DirectoryPut(Body, frozen=True, kw_only=True):
     gateway: str
     gateway_epoch: int
     writes: list[DirectoryWrite]
 
 
-class DirectoryPutAnswer(_Body, frozen=True, kw_only=True):
+class DirectoryPutAnswer(Body, frozen=True, kw_only=True):
     """Per write: whether it won, and the record that now stands."""
 
     results: list[tuple[bool, DirectoryRecord]]
 
 
-class DirectoryRead(_Body, frozen=True, kw_only=True):
+class DirectoryRead(Body, frozen=True, kw_only=True):
     """Live records with version > *after*, in version order; waits up to *wait_ms* for one."""
 
     after: int
@@ -188,7 +189,7 @@ class DirectoryRead(_Body, frozen=True, kw_only=True):
     wait_ms: int = 0
 
 
-class DirectoryRecords(_Body, frozen=True, kw_only=True):
+class DirectoryRecords(Body, frozen=True, kw_only=True):
     records: list[DirectoryRecord]
     """Latest per key; deletions (value None) are kept for readers that saw the key."""
 
@@ -198,48 +199,24 @@ class DirectoryRecords(_Body, frozen=True, kw_only=True):
     is_more: bool = False
 
 
-class DirectoryWait(_Body, frozen=True, kw_only=True):
+class DirectoryWait(Body, frozen=True, kw_only=True):
     """Wait until every gateway with a lease has applied *version*."""
 
     version: int
     timeout_ms: int
 
 
-class DirectoryWaited(_Body, frozen=True, kw_only=True):
+class DirectoryWaited(Body, frozen=True, kw_only=True):
     is_applied: bool
     ended: list[tuple[str, int]] = []
     """(gateway, epoch) whose leases ended since the version was written: fence them at every
     store before relying on *is_applied*."""
 
 
-# ── gateways at the name server ─────────────────────────────────────────────────────────
-
-
-class GatewayRegister(_Body, frozen=True, kw_only=True):
-    """
-    Sent on connect and every few seconds; kept while the connection lasts and for *lease_ms*.
-
-    For people (``tidegate namesrv gateways``) only: nothing is decided by it.
-    """
-
-    gateway: str
-    protocols: dict[str, str] = {}
-    """listener → host:port."""
-
-    zone: str = ""
-    connection_count: int = 0
-    messages_per_s: int = 0
-    lease_ms: int = 15_000
-
-
-class GatewayList(_Body, frozen=True, kw_only=True):
-    gateways: list[GatewayRegister] = []
-
-
 # ── groups, streams, queues ─────────────────────────────────────────────────────────────
 
 
-class ReadItem(_Body, frozen=True, kw_only=True):
+class ReadItem(Body, frozen=True, kw_only=True):
     """One queue of a read set: a light queue by *key*, or all message queues of *topic*."""
 
     tag: int
@@ -249,7 +226,7 @@ class ReadItem(_Body, frozen=True, kw_only=True):
     """Readable name of a light queue, kept with its number."""
 
 
-class GroupOpen(_Body, frozen=True, kw_only=True):
+class GroupOpen(Body, frozen=True, kw_only=True):
     """Fields as in ``protocols.canonical.GroupSpec``."""
 
     name: str
@@ -268,7 +245,7 @@ class GroupOpen(_Body, frozen=True, kw_only=True):
     """Of the group itself, at each store: ``max_length`` with ``overflow``."""
 
 
-class GroupOpened(_Body, frozen=True, kw_only=True):
+class GroupOpened(Body, frozen=True, kw_only=True):
     group: int
     """Number of the group at this store, used by all later requests."""
 
@@ -278,12 +255,12 @@ class GroupOpened(_Body, frozen=True, kw_only=True):
     is_new: bool
 
 
-class GroupDrop(_Body, frozen=True, kw_only=True):
+class GroupDrop(Body, frozen=True, kw_only=True):
     name: str
     owner_epoch: int = 0
 
 
-class StreamOpen(_Body, frozen=True, kw_only=True):
+class StreamOpen(Body, frozen=True, kw_only=True):
     group: int
     stream: int
     """Chosen by the gateway, unique on this connection (u32)."""
@@ -301,18 +278,18 @@ class StreamOpen(_Body, frozen=True, kw_only=True):
     """Inherited group: first deliver what is in flight, with packet id and stage."""
 
 
-class StreamOpened(_Body, frozen=True, kw_only=True):
+class StreamOpened(Body, frozen=True, kw_only=True):
     in_flight_count: int = 0
     """Deliveries that come first because they were in flight (inherited groups)."""
 
 
-class StreamClose(_Body, frozen=True, kw_only=True):
+class StreamClose(Body, frozen=True, kw_only=True):
     stream: int
     is_retired: bool = False
     """Only nothing new: what is out may still be acked, and the stream is closed later."""
 
 
-class StreamEnded(_Body, frozen=True, kw_only=True):
+class StreamEnded(Body, frozen=True, kw_only=True):
     stream: int
     code: int
     """``protocols.errors.Code``."""
@@ -320,7 +297,7 @@ class StreamEnded(_Body, frozen=True, kw_only=True):
     remark: str = ""
 
 
-class Pop(_Body, frozen=True, kw_only=True):
+class Pop(Body, frozen=True, kw_only=True):
     group: int
     count: int
     invisible_ms: int
@@ -350,28 +327,28 @@ class Index(_Body, frozen=True, kw_only=True):
     items: list[IndexItem]
 
 
-class QueueCreate(_Body, frozen=True, kw_only=True):
+class QueueCreate(Body, frozen=True, kw_only=True):
     key: bytes
     name: str
     policy: dict[str, int | str] = {}
 
 
-class QueueDrop(_Body, frozen=True, kw_only=True):
+class QueueDrop(Body, frozen=True, kw_only=True):
     key: bytes
     group: str = ""
 
 
-class QueuePurge(_Body, frozen=True, kw_only=True):
+class QueuePurge(Body, frozen=True, kw_only=True):
     key: bytes
     group: str
 
 
-class QueueStatRequest(_Body, frozen=True, kw_only=True):
+class QueueStatRequest(Body, frozen=True, kw_only=True):
     key: bytes
     group: str
 
 
-class QueueCounts(_Body, frozen=True, kw_only=True):
+class QueueCounts(Body, frozen=True, kw_only=True):
     ready_count: int = 0
     in_flight_count: int = 0
     stored_count: int = 0
@@ -379,12 +356,12 @@ class QueueCounts(_Body, frozen=True, kw_only=True):
     """Streams that may still get something."""
 
 
-class Retained(_Body, frozen=True, kw_only=True):
+class Retained(Body, frozen=True, kw_only=True):
     tenant: str
     subject_filter: str
 
 
-class Settle(_Body, frozen=True, kw_only=True):
+class Settle(Body, frozen=True, kw_only=True):
     """What became of a frame whose answer was lost; a frame that never ran is spent."""
 
     gateway: str
@@ -392,7 +369,7 @@ class Settle(_Body, frozen=True, kw_only=True):
     frame: int
 
 
-class SettleAnswer(_Body, frozen=True, kw_only=True):
+class SettleAnswer(Body, frozen=True, kw_only=True):
     did_run: bool
     answer: bytes = b""
     """The SEND answer, if it ran."""

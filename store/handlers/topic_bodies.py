@@ -23,8 +23,12 @@ def topic_table(context: Context) -> bodies.TopicConfigWrapper:
     topics = {**context.system_topics, **context.engine.topics}
     return bodies.TopicConfigWrapper(
         topic_config_table={name: topic_body(config) for name, config in topics.items()},
-        data_version=bodies.DataVersion(
-            timestamp=context.started.wall_ms,
-            counter=context.engine.topics_version,
-        ),
+        data_version=table_version(context),
+    )
+
+
+def table_version(context: Context) -> bodies.DataVersion:
+    """Rises with every change, and with every start of the store."""
+    return bodies.DataVersion(
+        timestamp=context.started.wall_ms, counter=context.engine.topics_version
     )

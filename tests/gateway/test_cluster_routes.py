@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.clusters import routes
+from gateway.clusters import routes, watch
 from gateway.clusters.routes import RouteCache
 from protocols.errors import Refused
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore
@@ -25,7 +25,7 @@ class World:
 
     async def poll(self) -> None:
         """So often that every route in use was asked for again."""
-        for _ in range(routes.REFRESH_SHARE):
+        for _ in range(watch.REFRESH_SHARE):
             await self.cache.poll()
 
 
@@ -85,11 +85,10 @@ async def test_a_topic_is_gone_when_all_stores_are_there_and_lack_it(world: Worl
 
 async def test_a_restart_between_polls_takes_nothing_away(world: World) -> None:
     """The connection is another one, and no list of stores has come over it yet."""
-    client = world.cache._client
-    assert client is not None
-    await client.close()
+    (one,) = world.cache.watches
+    await one.close()
     world.register()
-    await world.cache._refresh("plants")
+    assert not await one.ask("plants")
     assert world.cache.find("plants") is not None
 
 

@@ -167,6 +167,8 @@ def test_write_permission() -> None:
     assert route is not None
     assert route.queue_datas[0].perm == 4
     assert names.routes.change_write_permission("b", True) == 2
+    route = names.routes.find("T")
+    assert route is not None
     assert route.queue_datas[0].perm == 6
     assert names.routes.change_write_permission("unknown", True) == 0
 
