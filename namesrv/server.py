@@ -23,6 +23,7 @@ from protocols.remoting.bodies import KvTable as KvBody
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.discovery import CHANGES_SINCE, DROPPED_TOPICS, TAKES_CHANGES
+from protocols.remoting.discovery import encode_body as encode_private
 from protocols.remoting.headers import (
     HeaderError,
     bool_field,
@@ -32,7 +33,6 @@ from protocols.remoting.headers import (
 )
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import PrivateCode
-from protocols.remoting.private import encode_body as encode_private
 from protocols.remoting.signing import ACCESS_KEY, is_signed_by
 from protocols.tasks import Tasks
 

@@ -25,9 +25,9 @@ from protocols.remoting.discovery import (
     RouteChanges,
     RouteWatch,
     TopicRow,
+    encode_body,
 )
 from protocols.remoting.peer import Peer
-from protocols.remoting.private import encode_body
 
 GATHER_S: Final = 0.02
 """Changes of so long a time go in one answer."""

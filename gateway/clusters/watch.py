@@ -18,8 +18,8 @@ from protocols.errors import PeerError
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.discovery import DEFLATED, RouteChanges, RouteWatch
-from protocols.remoting.private import PrivateCode, encode_body
+from protocols.remoting.discovery import DEFLATED, RouteChanges, RouteWatch, encode_body
+from protocols.remoting.private import PrivateCode
 
 ConnectNameServer = Callable[[], Awaitable[RemotingClient]]
 

@@ -7,12 +7,21 @@ every topic; stores register a changed topic without the twenty thousand others.
 
 from typing import Final
 
-from protocols.remoting.private import Body
+import msgspec
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Unknown fields are ignored and missing ones default: both ends may be upgraded alone."""
+
+
+def encode_body(body: _Body) -> bytes:
+    return msgspec.msgpack.encode(body)
+
 
 # ── gateways at the name server ─────────────────────────────────────────────────────────
 
 
-class GatewayListener(Body, frozen=True, kw_only=True):
+class GatewayListener(_Body, frozen=True, kw_only=True):
     """One door of a gateway."""
 
     name: str
@@ -23,7 +32,7 @@ class GatewayListener(Body, frozen=True, kw_only=True):
     is_tls: bool = False
 
 
-class GatewayRegister(Body, frozen=True, kw_only=True):
+class GatewayRegister(_Body, frozen=True, kw_only=True):
     """
     Sent on connect and every few seconds; kept while the connection lasts and for *lease_ms*.
 
@@ -46,7 +55,7 @@ class GatewayRegister(Body, frozen=True, kw_only=True):
     """Takes no new clients: nobody is sent there."""
 
 
-class GatewayList(Body, frozen=True, kw_only=True):
+class GatewayList(_Body, frozen=True, kw_only=True):
     gateways: list[GatewayRegister] = []
     """Best first: of the asked zone, then by load."""
 
@@ -72,7 +81,7 @@ TopicRow = tuple[str, int, int, int]
 """(topic, readable queues, writable queues, permission bits); -1 queues: it is gone."""
 
 
-class RouteWatch(Body, frozen=True, kw_only=True):
+class RouteWatch(_Body, frozen=True, kw_only=True):
     """What changed after version *since* of that *instance*; waits up to *wait_ms* for it."""
 
     cluster: str = ""
@@ -83,7 +92,7 @@ class RouteWatch(Body, frozen=True, kw_only=True):
     wait_ms: int = 0
 
 
-class BrokerFacts(Body, frozen=True, kw_only=True):
+class BrokerFacts(_Body, frozen=True, kw_only=True):
     name: str
     cluster: str
     address: str
@@ -94,7 +103,7 @@ class BrokerFacts(Body, frozen=True, kw_only=True):
     """(state version, timestamp, counter) of its topic table: name servers compare by it."""
 
 
-class RouteChanges(Body, frozen=True, kw_only=True):
+class RouteChanges(_Body, frozen=True, kw_only=True):
     instance: str
     version: int
     is_full: bool = False

@@ -59,18 +59,18 @@ class PrivateCode(IntEnum):
     ROUTE_WATCH = 20062  # gateway → name server: RouteWatch → RouteChanges (long poll)
 
 
-class Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Unknown fields are ignored and missing ones default: both ends may be upgraded alone."""
 
 
-def encode_body(body: Body) -> bytes:
+def encode_body(body: _Body) -> bytes:
     return msgspec.msgpack.encode(body)
 
 
 # ── hello, lease, fence ─────────────────────────────────────────────────────────────────
 
 
-class Hello(Body, frozen=True, kw_only=True):
+class Hello(_Body, frozen=True, kw_only=True):
     """First request on each connection of a gateway to a store."""
 
     gateway: str
@@ -87,7 +87,7 @@ class Hello(Body, frozen=True, kw_only=True):
     protocol_version: int = 1
 
 
-class HelloAnswer(Body, frozen=True, kw_only=True):
+class HelloAnswer(_Body, frozen=True, kw_only=True):
     cluster: str
     broker: str
     advertise: str
@@ -104,7 +104,7 @@ class HelloAnswer(Body, frozen=True, kw_only=True):
     now_ms: int = 0
 
 
-class Join(Body, frozen=True, kw_only=True):
+class Join(_Body, frozen=True, kw_only=True):
     """Ask for a lease. A live gateway of the same name with another *instance* is refused."""
 
     gateway: str
@@ -116,35 +116,35 @@ class Join(Body, frozen=True, kw_only=True):
     """listener → host:port."""
 
 
-class Joined(Body, frozen=True, kw_only=True):
+class Joined(_Body, frozen=True, kw_only=True):
     gateway_epoch: int
     lease_ms: int
     version: int
     """Directory version of the join record: read past it before opening listeners."""
 
 
-class Renew(Body, frozen=True, kw_only=True):
+class Renew(_Body, frozen=True, kw_only=True):
     gateway: str
     gateway_epoch: int
     applied: int
     """Highest directory version that this gateway has applied."""
 
 
-class Renewed(Body, frozen=True, kw_only=True):
+class Renewed(_Body, frozen=True, kw_only=True):
     is_live: bool
     """False: the lease has ended; close all clients and join again."""
 
     lease_ms: int = 0
 
 
-class Leave(Body, frozen=True, kw_only=True):
+class Leave(_Body, frozen=True, kw_only=True):
     """Graceful end of a lease."""
 
     gateway: str
     gateway_epoch: int
 
 
-class Fence(Body, frozen=True, kw_only=True):
+class Fence(_Body, frozen=True, kw_only=True):
     """Refuse frames and end streams of this and earlier epochs of *gateway*. Durable."""
 
     gateway: str
@@ -154,7 +154,7 @@ class Fence(Body, frozen=True, kw_only=True):
 # ── directory ───────────────────────────────────────────────────────────────────────────
 
 
-class DirectoryRecord(Body, frozen=True, kw_only=True):
+class DirectoryRecord(_Body, frozen=True, kw_only=True):
     key: str
     value: bytes | None = None
     version: int = 0
@@ -162,26 +162,26 @@ class DirectoryRecord(Body, frozen=True, kw_only=True):
     gateway_epoch: int = 0
 
 
-class DirectoryWrite(Body, frozen=True, kw_only=True):
+class DirectoryWrite(_Body, frozen=True, kw_only=True):
     key: str
     value: bytes | None = None
     if_version: int | None = None
     is_bound: bool = False
 
 
-class DirectoryPut(Body, frozen=True, kw_only=True):
+class DirectoryPut(_Body, frozen=True, kw_only=True):
     gateway: str
     gateway_epoch: int
     writes: list[DirectoryWrite]
 
 
-class DirectoryPutAnswer(Body, frozen=True, kw_only=True):
+class DirectoryPutAnswer(_Body, frozen=True, kw_only=True):
     """Per write: whether it won, and the record that now stands."""
 
     results: list[tuple[bool, DirectoryRecord]]
 
 
-class DirectoryRead(Body, frozen=True, kw_only=True):
+class DirectoryRead(_Body, frozen=True, kw_only=True):
     """Live records with version > *after*, in version order; waits up to *wait_ms* for one."""
 
     after: int
@@ -189,7 +189,7 @@ class DirectoryRead(Body, frozen=True, kw_only=True):
     wait_ms: int = 0
 
 
-class DirectoryRecords(Body, frozen=True, kw_only=True):
+class DirectoryRecords(_Body, frozen=True, kw_only=True):
     records: list[DirectoryRecord]
     """Latest per key; deletions (value None) are kept for readers that saw the key."""
 
@@ -199,14 +199,14 @@ class DirectoryRecords(Body, frozen=True, kw_only=True):
     is_more: bool = False
 
 
-class DirectoryWait(Body, frozen=True, kw_only=True):
+class DirectoryWait(_Body, frozen=True, kw_only=True):
     """Wait until every gateway with a lease has applied *version*."""
 
     version: int
     timeout_ms: int
 
 
-class DirectoryWaited(Body, frozen=True, kw_only=True):
+class DirectoryWaited(_Body, frozen=True, kw_only=True):
     is_applied: bool
     ended: list[tuple[str, int]] = []
     """(gateway, epoch) whose leases ended since the version was written: fence them at every
@@ -216,7 +216,7 @@ class DirectoryWaited(Body, frozen=True, kw_only=True):
 # ── groups, streams, queues ─────────────────────────────────────────────────────────────
 
 
-class ReadItem(Body, frozen=True, kw_only=True):
+class ReadItem(_Body, frozen=True, kw_only=True):
     """One queue of a read set: a light queue by *key*, or all message queues of *topic*."""
 
     tag: int
@@ -226,7 +226,7 @@ class ReadItem(Body, frozen=True, kw_only=True):
     """Readable name of a light queue, kept with its number."""
 
 
-class GroupOpen(Body, frozen=True, kw_only=True):
+class GroupOpen(_Body, frozen=True, kw_only=True):
     """Fields as in ``protocols.canonical.GroupSpec``."""
 
     name: str
@@ -245,7 +245,7 @@ class GroupOpen(Body, frozen=True, kw_only=True):
     """Of the group itself, at each store: ``max_length`` with ``overflow``."""
 
 
-class GroupOpened(Body, frozen=True, kw_only=True):
+class GroupOpened(_Body, frozen=True, kw_only=True):
     group: int
     """Number of the group at this store, used by all later requests."""
 
@@ -255,12 +255,12 @@ class GroupOpened(Body, frozen=True, kw_only=True):
     is_new: bool
 
 
-class GroupDrop(Body, frozen=True, kw_only=True):
+class GroupDrop(_Body, frozen=True, kw_only=True):
     name: str
     owner_epoch: int = 0
 
 
-class StreamOpen(Body, frozen=True, kw_only=True):
+class StreamOpen(_Body, frozen=True, kw_only=True):
     group: int
     stream: int
     """Chosen by the gateway, unique on this connection (u32)."""
@@ -278,18 +278,18 @@ class StreamOpen(Body, frozen=True, kw_only=True):
     """Inherited group: first deliver what is in flight, with packet id and stage."""
 
 
-class StreamOpened(Body, frozen=True, kw_only=True):
+class StreamOpened(_Body, frozen=True, kw_only=True):
     in_flight_count: int = 0
     """Deliveries that come first because they were in flight (inherited groups)."""
 
 
-class StreamClose(Body, frozen=True, kw_only=True):
+class StreamClose(_Body, frozen=True, kw_only=True):
     stream: int
     is_retired: bool = False
     """Only nothing new: what is out may still be acked, and the stream is closed later."""
 
 
-class StreamEnded(Body, frozen=True, kw_only=True):
+class StreamEnded(_Body, frozen=True, kw_only=True):
     stream: int
     code: int
     """``protocols.errors.Code``."""
@@ -297,7 +297,7 @@ class StreamEnded(Body, frozen=True, kw_only=True):
     remark: str = ""
 
 
-class Pop(Body, frozen=True, kw_only=True):
+class Pop(_Body, frozen=True, kw_only=True):
     group: int
     count: int
     invisible_ms: int
@@ -327,28 +327,28 @@ class Index(_Body, frozen=True, kw_only=True):
     items: list[IndexItem]
 
 
-class QueueCreate(Body, frozen=True, kw_only=True):
+class QueueCreate(_Body, frozen=True, kw_only=True):
     key: bytes
     name: str
     policy: dict[str, int | str] = {}
 
 
-class QueueDrop(Body, frozen=True, kw_only=True):
+class QueueDrop(_Body, frozen=True, kw_only=True):
     key: bytes
     group: str = ""
 
 
-class QueuePurge(Body, frozen=True, kw_only=True):
+class QueuePurge(_Body, frozen=True, kw_only=True):
     key: bytes
     group: str
 
 
-class QueueStatRequest(Body, frozen=True, kw_only=True):
+class QueueStatRequest(_Body, frozen=True, kw_only=True):
     key: bytes
     group: str
 
 
-class QueueCounts(Body, frozen=True, kw_only=True):
+class QueueCounts(_Body, frozen=True, kw_only=True):
     ready_count: int = 0
     in_flight_count: int = 0
     stored_count: int = 0
@@ -356,12 +356,12 @@ class QueueCounts(Body, frozen=True, kw_only=True):
     """Streams that may still get something."""
 
 
-class Retained(Body, frozen=True, kw_only=True):
+class Retained(_Body, frozen=True, kw_only=True):
     tenant: str
     subject_filter: str
 
 
-class Settle(Body, frozen=True, kw_only=True):
+class Settle(_Body, frozen=True, kw_only=True):
     """What became of a frame whose answer was lost; a frame that never ran is spent."""
 
     gateway: str
@@ -369,7 +369,7 @@ class Settle(Body, frozen=True, kw_only=True):
     frame: int
 
 
-class SettleAnswer(Body, frozen=True, kw_only=True):
+class SettleAnswer(_Body, frozen=True, kw_only=True):
     did_run: bool
     answer: bytes = b""
     """The SEND answer, if it ran."""

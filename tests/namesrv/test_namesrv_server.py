@@ -30,8 +30,8 @@ from protocols.remoting.client import RemotingClient, local_pair
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.discovery import GatewayRegister
+from protocols.remoting.discovery import encode_body as encode_private
 from protocols.remoting.private import PrivateCode
-from protocols.remoting.private import encode_body as encode_private
 from protocols.remoting.signing import sign
 
 TOPIC = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)

@@ -32,8 +32,8 @@ from protocols.remoting.discovery import (
     RouteChanges,
     RouteWatch,
 )
+from protocols.remoting.discovery import encode_body as encode_private
 from protocols.remoting.private import PrivateCode
-from protocols.remoting.private import encode_body as encode_private
 
 
 @pytest.fixture
