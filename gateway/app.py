@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,7 @@ from gateway.clients import ClientTable
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.connection import Connect
 from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.routes import SETTLE_S, RouteCache
+from gateway.clusters.routes import SETTLE_S
 from gateway.clusters.watch import ConnectNameServer
 from gateway.config import ADMIN_PROTOCOL, ClusterConfig, GatewayConfig, Loaded
 from gateway.connectors import apache_link, over_tcp, signer
@@ -38,13 +37,13 @@ from gateway.pipeline import GatewayPipeline
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
 from gateway.registration import Facts, Registration
+from gateway.reporting import count_cluster, count_core, describe
 from gateway.services import GatewayServices, Rules
 from gateway.topics import GatewayTopics
 from protocols.daemon import lifecycle
 from protocols.daemon.config import ClusterAuth, section
 from protocols.errors import ConfigError
 from protocols.remoting.client import RemotingClient, local_pair
-from protocols.remoting.discovery import GatewayListener
 from protocols.remoting.peer import Receive
 from protocols.tasks import Tasks
 
@@ -355,7 +354,9 @@ class Gateway:
         )
         for cluster in self._clusters.values():
             cluster.start()
-        self._count_core(self._pipeline)
+        count_core(self.metrics, self._pipeline, self.presence)
+        for name, item in self._clusters.items():
+            count_cluster(self.metrics, name, item)
         await self._first_routes()
         await self._directory.start()
         self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
@@ -444,33 +445,6 @@ class Gateway:
         self.metrics.gauge("clients", "Open client connections.", lambda: len(self.clients))
         self.metrics.collect_from(self._store_metrics)
 
-    def _count_core(self, pipeline: GatewayPipeline) -> None:
-        self.metrics.count_from(
-            "messages_in", "Messages that producers sent.", lambda: pipeline.message_count
-        )
-        self.metrics.gauge(
-            "lease_epoch", "Epoch of this gateway; 0: no lease.", lambda: self.presence.epoch
-        )
-        for name, cluster in self._clusters.items():
-            self.metrics.gauge(
-                "cluster_stores_up",
-                "Stores that take traffic.",
-                partial(_count_up, cluster),
-                cluster=name,
-            )
-            self._count_routes(name, cluster.routes)
-
-    def _count_routes(self, name: str, routes: RouteCache) -> None:
-        gauge = self.metrics.gauge
-        gauge(
-            "cluster_name_servers_up",
-            "Name servers that answer.",
-            lambda: routes.live_count,
-            cluster=name,
-        )
-        gauge("cluster_topics", "Topics known.", lambda: routes.topic_count, cluster=name)
-        gauge("cluster_stores", "Stores known.", lambda: len(routes.brokers), cluster=name)
-
     def _store_metrics(self) -> list[tuple[str, str, float]]:
         store = self._local.store if self._local is not None else None
         if store is None:
@@ -507,38 +481,13 @@ class Gateway:
         ]
 
     def _describe(self) -> Facts:
-        config = self.loaded.config
-        reached = self.reached_at()
-        return Facts(
-            gateway=config.name,
-            zone=config.zone,
-            protocols=reached,
+        return describe(
+            self.loaded.config,
+            self.addresses(),
+            self._clusters,
             connection_count=len(self.clients),
             message_count=self._pipeline.message_count if self._pipeline is not None else 0,
-            listeners=[
-                GatewayListener(
-                    name=name,
-                    protocol=item.protocol,
-                    address=reached[name],
-                    is_tls=item.tls is not None,
-                )
-                for name, item in config.listeners.items()
-                if name in reached
-            ],
-            clusters=[cluster.routes.broker_cluster for cluster in self._clusters.values()],
         )
-
-    def reached_at(self) -> dict[str, str]:
-        """Listener → ``host:port`` that clients reach it by."""
-        listeners = self.loaded.config.listeners
-        return {
-            name: (listeners[name].advertise or address) if name in listeners else address
-            for name, address in self.addresses().items()
-        }
-
-
-def _count_up(cluster: ClusterClient) -> int:
-    return len(cluster.up_links())
 
 
 def _sections(loaded: Loaded) -> dict[str, Section]:
