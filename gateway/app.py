@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, create_model
 
 from gateway.bans import Bans
+from gateway.bridges import Bridge, start_bridges
 from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
 from gateway.clusters.client import ClusterClient
@@ -224,6 +225,7 @@ class Gateway:
         self._pipeline: GatewayPipeline | None = None
         self._streams: Streams | None = None
         self._bans: Bans | None = None
+        self._bridges: list[Bridge] = []
         self._directory: DirectoryClient | None = None
         self._dispatcher: Dispatcher | None = None
         self._services: GatewayServices | None = None
@@ -263,10 +265,9 @@ class Gateway:
             await self._streams.close()
         if self._pipeline is not None:
             await self._pipeline.close()
-        if self._bans is not None:
-            await self._bans.close()
-        if self._services is not None:
-            await self._services.close()
+        for part in (*self._bridges, self._bans, self._services):
+            if part is not None:
+                await part.close()
         if self._directory is not None:
             await self._directory.leave()
         for cluster in self._clusters.values():
@@ -364,6 +365,8 @@ class Gateway:
         self._bans.start()
         if self.admin is not None:
             self.admin.client_routes.bans = self._bans
+        self._bridges = start_bridges(config.clusters, services)
+        self._pipeline.decider.bridges = frozenset(bridge.name for bridge in self._bridges)
         return services
 
     async def _first_routes(self) -> None:

@@ -31,6 +31,7 @@ def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
         *_repeated_names(config),
         *_open_doors(config),
         *_bridge_targets(config),
+        *_partial_mirrors(config),
     ]
     problems = [document.problem(path, text) for path, text in found] + _bad_files(config)
     if not problems:
@@ -246,9 +247,18 @@ def _unused(config: GatewayConfig) -> Iterator[Finding]:
         yield ("users",), "there is no acl: every user may do everything"
 
 
+def _partial_mirrors(config: GatewayConfig) -> Iterator[Finding]:
+    """A bridge takes all that is mirrored to it: its copy is the message itself."""
+    for index, route in enumerate(config.routes):
+        for number, mirror in enumerate(route.mirror):
+            if config.clusters[mirror.cluster].type == "mqtt" and mirror.percent < 100:
+                path = ("routes", index, "mirror", number, "percent")
+                yield path, f"'{mirror.cluster}' is a bridge, which takes 100 percent"
+
+
 def _bridges(config: GatewayConfig) -> Iterator[Finding]:
     for name, cluster in config.clusters.items():
-        if cluster.type != "rocketmq":
+        if cluster.type == "amqp":
             text = f"bridges to {cluster.type} do not run yet: what is routed there is refused"
             yield ("clusters", name), text
 

@@ -38,6 +38,7 @@ from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
 from protocols.daemon.units import Address, Addresses, Count, DurationMs, Rate, Texts, as_list
 from protocols.errors import ConfigError
+from protocols.subjects import is_valid_filter
 from protocols.tls import TlsSettings
 
 DEFAULT_LISTENERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -73,6 +74,46 @@ class DirectoryConfig(ConfigModel):
     """Broker name; empty: the store of that cluster that has ``store.directory: true``."""
 
 
+def _topic_filter(value: str) -> str:
+    if not is_valid_filter(value):
+        raise ValueError(f"'{value}' is no topic filter")
+    return value
+
+
+class ReceiveConfig(ConfigModel):
+    """What a bridge subscribes to at the other broker."""
+
+    topic: Annotated[str, AfterValidator(_topic_filter)]
+    """Filter there."""
+
+    qos: int = Field(default=1, ge=0, le=2)
+    local_prefix: str = ""
+    """Put before the topic here."""
+
+
+class BridgeConfig(ConfigModel):
+    """How a bridge target of type ``mqtt`` talks to the other broker (MQTT 3.1.1)."""
+
+    client_id: str = ""
+    """Empty: ``tidegate-<name>``. The session there is kept while we are away."""
+
+    qos: int = Field(default=1, ge=0, le=1)
+    """Highest QoS of what is sent."""
+
+    remote_prefix: str = ""
+    """Put before the address there."""
+
+    receive: tuple[ReceiveConfig, ...] = ()
+    """What comes the other way: published here in the name of ``bridge/<name>``."""
+
+    inflight_max: int = Field(default=100, ge=1, le=10_000)
+    """Messages on their way at once; the others wait at the stores."""
+
+    keep_alive_s: int = Field(default=30, ge=5, le=65_000)
+    ca_file: Path | None = None
+    """Authorities of the other broker's certificate (``mqtts://``); absent: the system's."""
+
+
 class ClusterConfig(ConfigModel):
     """One broker cluster, ours or Apache RocketMQ 5, or a bridge target."""
 
@@ -96,6 +137,9 @@ class ClusterConfig(ConfigModel):
 
     url_file: Path | None = None
     """Bridge targets: file with the URL, when it holds a password."""
+
+    bridge: BridgeConfig = BridgeConfig()
+    """Bridge targets of type ``mqtt``: ``mqtt://``, ``mqtts://``, ``ws://`` or ``wss://``."""
 
     @model_validator(mode="after")
     def _has_address(self) -> "ClusterConfig":

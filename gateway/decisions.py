@@ -8,8 +8,10 @@ choice that turns with every tick is left: which message queue takes the primary
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from gateway.bridge_queues import bridged
 from gateway.clusters.batches import Copy
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.frames import order_hash
@@ -152,6 +154,9 @@ class Decider:
         self.policy = policy
         self.clusters = clusters
         self.matching = matching
+        self.bridges: frozenset[str] = frozenset()
+        """Clusters that are bridges to other brokers."""
+
         self.default_cluster = default_cluster
         self._sticky: dict[Call, str] = {}
         self._missing: dict[tuple[str, str], int] = {}
@@ -240,6 +245,9 @@ class Decider:
     ) -> Decision:
         """The first cluster of the route that can take the message."""
         target = route.choose(head.order_key or call.client_id or call.identity.name)
+        if self.bridges:
+            match = partial(self.matching.match, call.tenant)
+            head, target = bridged(head, route, target, self.bridges, match)
         names = (target.cluster or self.default_cluster, *route.failover)
         if head.order_key and not route.is_order_best_effort:
             names = names[:1]  # another store would break the order of the key
