@@ -41,6 +41,9 @@ TARGETS_MAX: Final = 500
 STICKY_MAX: Final = 200_000
 """Connections whose store is remembered; beyond it the oldest are chosen anew."""
 
+SERVERS_OWN: Final = ("$SYS/", "$share/", "$CONTROL/")
+"""What MQTT clients do not publish to: told by the server, no topic names, administrative."""
+
 RETAINED_QUEUE: Final = "$retained"
 
 Place = tuple[StoreLink, int]
@@ -222,6 +225,8 @@ class Decider:
     def _check(self, call: Call, head: Head, topic: str) -> None:
         if call.protocol == INTERNAL:
             return  # what the gateway sends for itself: dead letters
+        if call.protocol == "mqtt" and head.subject.startswith(SERVERS_OWN):
+            raise Refused(Code.FORBIDDEN, head.subject, "clients do not publish to these topics")
         if not self.policy.acl.is_allowed(
             call,
             "publish",

@@ -22,6 +22,7 @@ from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decisions import Decider, Decision, RouteUnknown, catch_all
 from gateway.matching import MatchingTable
+from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
 from gateway.throttle import Bucket, release, take
@@ -80,6 +81,7 @@ class GatewayPipeline:
             policy=policy,
         )
         self._receipts = Receipts(clusters, self.decider)
+        self._onces = OnceReleases(clusters)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("pipeline")
         self._incoming: list[tuple[Call, Sequence[Message], Callable[[SendResults], None]]] = []
@@ -107,6 +109,7 @@ class GatewayPipeline:
     async def close(self) -> None:
         await self._tasks.close()
         await self._receipts.close()
+        await self._onces.close()
 
     # ── send ────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +131,9 @@ class GatewayPipeline:
         self.post(call, messages, done)
         results = await future
         return [results[index] for index in range(len(results))]
+
+    def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
+        self._onces.release(key, done)
 
     def _flush(self) -> None:
         """All posts of this tick: to their stores, in one frame each."""
@@ -395,6 +401,8 @@ class GatewayPipeline:
 
     def link_changed(self, link: StoreLink) -> None:
         """A store went away or came back: what waits for it may go elsewhere, or is refused."""
+        if link.state is LinkState.UP:
+            self._onces.link_up(link)
         if link.state is LinkState.LOST:
             self.reroute(link.take_pending())
         elif link.state is LinkState.DOWN:

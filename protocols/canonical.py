@@ -184,6 +184,12 @@ class Head:
     """Broker name the publisher insists on (RocketMQ remoting); empty: ours to choose."""
 
 
+ONCE_BYTES: Final = 16
+
+RELEASED_ONCE_PREFIX: Final = b"\xffq2\x00"
+"""How a once-key begins that counts until it is released; others count for some minutes."""
+
+
 class Message(NamedTuple):
     """One message on its way in."""
 

@@ -47,6 +47,15 @@ class Pipeline(Protocol):
         """``post`` for those who can wait."""
         ...
 
+    def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
+        """
+        The exchange of a once-key is over; it may name another message afterwards.
+
+        *done* is called later, in the order of the calls of one tick: True when every store that
+        is up has it on disk. False: try again, nothing was promised.
+        """
+        ...
+
     async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
         """Take messages and hide them; long-polls. Raises Refused."""
         ...

@@ -56,6 +56,9 @@ class EngineConfig:
     """After a restart, how long deliveries of a stream wait for their gateway to come back."""
 
     once_window_s: float = 300.0
+    once_released_window_s: float = 86_400.0
+    """Once-keys that are released (QoS 2) and never were."""
+
     once_keys_max: int = 200_000
     frame_results_max: int = 64
     """Results of frames kept per gateway for settle, besides those it has answered for."""

@@ -317,6 +317,15 @@ class Engine:
         known = self._parts.frames.find(gateway)
         return known is not None and gateway_epoch <= known.fenced
 
+    def release_once(self, keys: Sequence[bytes], now: Now) -> Pending[None]:
+        """These once-keys may name other messages from now on."""
+        self._core.at(now)
+        known = self._parts.once.known(keys)
+        if known:
+            self._core.log.state(Kind.ONCE_RELEASE, pack(*known))
+            self._parts.once.release(known)
+        return self._wait(None)
+
     @property
     def is_full(self) -> bool:
         """Sends are refused (acks, grants and deletions still go)."""

@@ -24,7 +24,11 @@ class Parts:
         self.directory = DirectoryTable(core)
         self.leases = Leases(core, self.directory)
         self.frames = FrameTable(core)
-        self.once = OnceKeys(core.config.once_window_s, core.config.once_keys_max)
+        self.once = OnceKeys(
+            core.config.once_window_s,
+            core.config.once_released_window_s,
+            core.config.once_keys_max,
+        )
         self.retained = RetainedTable()
         self.groups = GroupTable(core)
         self.held = Held(core)

@@ -210,6 +210,7 @@ class Replay:
             Kind.SEEK: lambda r, b: self._deliveries.apply_seek(*unpack(r)),
             Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
             Kind.LEASE_END: self._lease_end,
+            Kind.ONCE_RELEASE: lambda r, b: self._parts.once.release(unpack(r)),
             Kind.EPOCH: lambda r, b: self._deliveries.new_epoch(),
             Kind.TIMER_FIRED: self._held_end,
             Kind.TRANSACTION_END: self._held_end,

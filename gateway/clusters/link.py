@@ -103,6 +103,10 @@ class StoreLink(Protocol):
         """Remove what is in no written frame, to route it again."""
         ...
 
+    async def release_once(self, keys: Sequence[bytes]) -> None:
+        """These once-keys may name other messages; durable when this returns. Raises Refused."""
+        ...
+
     # ── groups and streams ──────────────────────────────────────────────────────────────
 
     async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:

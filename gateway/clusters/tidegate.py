@@ -320,6 +320,9 @@ class TidegateLink:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer, self.broker)
 
+    async def release_once(self, keys: Sequence[bytes]) -> None:
+        await self._done(PrivateCode.ONCE_RELEASE, b"".join(keys), "once-keys")
+
     # ── groups and streams ──────────────────────────────────────────────────────────────
 
     async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:

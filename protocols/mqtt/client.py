@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -25,14 +24,12 @@ from protocols.mqtt.connection import (
     MqttConnection,
     PublishRun,
 )
-from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
-from protocols.mqtt.mapping import delayed, message_of
+from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import open_session
 from protocols.mqtt.packets import (
-    V5,
     Connect,
     Disconnect,
     Pubcomp,
@@ -62,30 +59,6 @@ LEAVE_AGAIN_S: Final = 2.0
 
 CREDENTIALS_S_MAX: Final = 3600.0
 """How long a look at the end of a client's credentials is put off: the wall clock may be set."""
-
-PUBREC, PUBCOMP = 0x50, 0x70
-
-# What a publisher is told of a refusal [MQTT 5, table 3-4]; 3.x can be told nothing: it is
-# closed, so that it sends again, except where sending again would not help (None).
-REFUSALS: Final[dict[Code, Reason]] = {
-    Code.FORBIDDEN: Reason.NOT_AUTHORIZED,
-    Code.ILLEGAL_TOPIC: Reason.TOPIC_NAME_INVALID,
-    Code.TOO_MANY_REQUESTS: Reason.QUOTA_EXCEEDED,
-    Code.MASTER_PERSISTENCE_TIMEOUT: Reason.QUOTA_EXCEEDED,  # the store is full
-    Code.PAYLOAD_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
-    Code.MESSAGE_BODY_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
-    Code.MESSAGE_PROPERTIES_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
-}
-FINAL_REFUSALS: Final = frozenset(
-    (
-        Code.FORBIDDEN,
-        Code.ILLEGAL_TOPIC,
-        Code.PAYLOAD_TOO_LARGE,
-        Code.MESSAGE_BODY_TOO_LARGE,
-        Code.MESSAGE_PROPERTIES_TOO_LARGE,
-    )
-)
-"""A 3.x client that is refused so is acknowledged and its message dropped."""
 
 Ordered = PublishRun | Publish | Subscribe | Unsubscribe | Pubrel
 """What keeps its order behind a SUBSCRIBE; acknowledgements and pings do not wait."""
@@ -117,7 +90,7 @@ class Client:
         self.opened: Opened | None = None
         self._subscriber: Subscriber | None = None
         self._waiting: deque[Ordered] = deque()
-        self._inbound: dict[int, bool] = {}  # QoS 2: packet id → stored
+        self._inbound: Inbound | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._is_busy = False
         self._is_opening = False
@@ -135,7 +108,13 @@ class Client:
     # ── Owner, and the operator's hand ──────────────────────────────────────────────────
 
     def take_over(self) -> None:
-        """The client id is another connection's now [MQTT-3.1.4-3]."""
+        """
+        The client id is another connection's now [MQTT-3.1.4-3].
+
+        One that is leaving writes its end down first: an orderly DISCONNECT has no will.
+        """
+        if self._is_leaving and not self._is_taken:
+            return
         self._is_taken = True
         self.end(Reason.SESSION_TAKEN_OVER, "taken over by another connection")
 
@@ -210,15 +189,13 @@ class Client:
                 outbox.completed(event)
 
     def _in_order(self, event: Ordered) -> None:
+        assert self._inbound is not None
         if isinstance(event, PublishRun):
-            messages = event.messages
-            if self.connection.heads.has_delayed:
-                messages = delayed(messages, wall_ms=clock.wall_ms())
-            self._post(messages, partial(self._run_stored, event.packet_ids))
+            self._inbound.run(event)
         elif isinstance(event, Publish):
-            self._publish(event)
+            self._inbound.publish(event)
         elif isinstance(event, Pubrel):
-            self._release(event)
+            self._inbound.release(event)
         else:
             self._is_busy = True
             self._idle.clear()
@@ -264,8 +241,7 @@ class Client:
             self.opened = opened
             self._subscriber = Subscriber(opened, self.front, self.connection)
             opened.ended = self._feed_ended
-            self._inbound = dict.fromkeys(opened.owned.record.received, True)
-            self.connection.open_qos2.update(self._inbound)
+            self._inbound = Inbound(self.front, self.connection, opened, self)
             if self._is_gone or self._is_taken:
                 self._leave()
                 return
@@ -322,7 +298,7 @@ class Client:
 
     # ── publishing ──────────────────────────────────────────────────────────────────────
 
-    def _post(self, messages: Sequence[Message], done: Callable[[SendResults], None]) -> None:
+    def post(self, messages: Sequence[Message], done: Callable[[SendResults], None]) -> None:
         assert self.opened is not None
         pipeline, call = self.front.services.pipeline, self.opened.call
         self.front.received.inc(len(messages))
@@ -333,6 +309,12 @@ class Client:
             pipeline.when_clear(self._clear, call)
         elif self.connection.unanswered_count > self.front.settings.receive_max:
             self._set_reading()
+
+    def answered(self) -> None:
+        self.driver.flush_soon()
+
+    def read_on(self) -> None:
+        self._set_reading()
 
     def _clear(self) -> None:
         self._is_congested = False
@@ -348,76 +330,6 @@ class Client:
             self.driver.pause_reading()
         else:
             self.driver.resume_reading()
-
-    def _run_stored(self, packet_ids: list[bytes], results: SendResults) -> None:
-        if not packet_ids:
-            if self.front.settings.denied == "disconnect" and not results.is_all_stored:
-                self._end_if_denied([results[index].code for index in range(len(results))])
-            return
-        was_full = self.connection.unanswered_count > self.front.settings.receive_max
-        if results.is_all_stored:
-            self.connection.acknowledge(packet_ids)
-        else:
-            for index, packet_id in enumerate(packet_ids):
-                self._answer(0x40, int.from_bytes(packet_id, "big"), results[index].code)
-            self.connection.unanswered_count -= len(packet_ids)
-        if was_full:
-            self._set_reading()
-        self.driver.flush_soon()
-
-    def _answer(self, first: int, packet_id: int, code: Code) -> None:
-        """PUBACK or PUBREC of what was stored or refused."""
-        version = self.connection.version
-        if code == Code.OK:
-            self.connection.queue(encode_ack(first, packet_id, 0, version))
-            return
-        self.front.refused.inc()
-        if self.front.settings.denied == "disconnect" and code == Code.FORBIDDEN:
-            self._end_if_denied([code])
-        elif version == V5:
-            reason = REFUSALS.get(code, Reason.UNSPECIFIED_ERROR)
-            self.connection.queue(encode_ack(first, packet_id, reason, version))
-        elif code in FINAL_REFUSALS:
-            self.connection.queue(encode_ack(first, packet_id, 0, version))
-        else:
-            self.end(Reason.SERVER_UNAVAILABLE, f"a publish was refused: {code.name}")
-
-    def _end_if_denied(self, codes: Sequence[Code]) -> None:
-        if Code.FORBIDDEN in codes:
-            self.end(Reason.NOT_AUTHORIZED, "a publish was denied")
-
-    def _publish(self, packet: Publish) -> None:
-        """One with properties, or of QoS 2."""
-        assert self.opened is not None
-        if packet.qos == 2 and packet.packet_id in self._inbound:
-            if self._inbound[packet.packet_id]:  # else its PUBREC follows the store's answer
-                self._answer(PUBREC, packet.packet_id, Code.OK)
-                self.driver.flush_soon()
-            return
-        head = self.opened.heads.find(packet.topic, packet.qos, packet.retain)
-        message = message_of(head, packet.payload, packet.properties, wall_ms=clock.wall_ms())
-        if packet.qos == 2:
-            self._inbound[packet.packet_id] = False
-            self._post([message], partial(self._qos2_stored, packet.packet_id))
-        else:
-            ids = [packet.packet_id.to_bytes(2, "big")] if packet.qos else []
-            self._post([message], partial(self._run_stored, ids))
-
-    def _qos2_stored(self, packet_id: int, results: SendResults) -> None:
-        code = results[0].code
-        if code == Code.OK or (self.connection.version != V5 and code in FINAL_REFUSALS):
-            self._inbound[packet_id] = True
-        else:
-            self._inbound.pop(packet_id, None)
-            self.connection.open_qos2.discard(packet_id)
-        self._answer(PUBREC, packet_id, code)
-        self.driver.flush_soon()
-
-    def _release(self, packet: Pubrel) -> None:
-        self._inbound.pop(packet.packet_id, None)
-        self.connection.open_qos2.discard(packet.packet_id)
-        self._answer(PUBCOMP, packet.packet_id, Code.OK)  # of unknown ids too: it was released
-        self.driver.flush_soon()
 
     # ── leaving ─────────────────────────────────────────────────────────────────────────
 
@@ -449,25 +361,31 @@ class Client:
             await opened.close_feeds()
         except Refused as error:
             logger.warning("client %s: %s", opened.call.client_id, error)
-        finally:
-            self._left.set()
-        if self._is_taken:
-            return
+        if not self._is_taken:
+            await self._say_goodbye(opened)
         self.front.sessions.let_go(opened.owned, self)
+        self._left.set()
+
+    async def _say_goodbye(self, opened: Opened) -> None:
+        """
+        Write down how the connection ended; then another may have the session.
+
+        Until it is written, or the gateway ends: then its lease tells the others.
+        """
         record = self._last_record(opened)
-        while True:  # until it is written, or the gateway ends: then its lease tells the others
+        while True:
             try:
                 await self.front.sessions.disconnected(
                     opened.owned, record, sends_will=self._sends_will
                 )
-                return
+                break
             except Refused as error:
                 logger.warning("client %s: %s; again", record.client_id, error)
                 await asyncio.sleep(LEAVE_AGAIN_S)
 
     def _last_record(self, opened: Opened) -> SessionRecord:
         """The session as the connection leaves it."""
-        received = tuple(number for number, stored in self._inbound.items() if stored)
+        received = self._inbound.received if self._inbound is not None else ()
         record = msgspec.structs.replace(opened.owned.record, received=received)
         if self._expiry_s < 0:
             return record

@@ -164,6 +164,12 @@ class Outbox:
         self._resending: deque[tuple[int, bytes]] = deque()
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
+        self.own_posted = 0
+        """Posts of this very client that will be acknowledged to it."""
+
+        self._own_answered = 0
+        self._own: deque[tuple[int, Feed, Delivery]] = deque()
+        """Its own messages, each behind so many acknowledgements."""
 
     # ── in from the feeds ───────────────────────────────────────────────────────────────
 
@@ -171,6 +177,11 @@ class Outbox:
         """Send what fits the window; the rest waits in order."""
         if self._may_receive.is_judged(feed.subscriptions):
             deliveries = self._receivable(feed, deliveries)
+        if self.own_posted != self._own_answered or self._own:
+            deliveries = self._hold_own(feed, deliveries)
+        self._plan(feed, deliveries)
+
+    def _plan(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         out: list[bytes] = []
         now_ms = clock.wall_ms()
         subscriptions, held, find = feed.subscriptions, self._held_tags, self._renderings.find
@@ -212,6 +223,23 @@ class Outbox:
             else:
                 found.append(delivery)
         return found
+
+    def _hold_own(self, feed: Feed, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Without the client's own messages, which follow their PUBACK or PUBREC."""
+        others: list[Delivery] = []
+        for delivery in deliveries:
+            if self._renderings.find(delivery.message).tail.publisher == self._client_id:
+                self._own.append((self.own_posted, feed, delivery))
+            else:
+                others.append(delivery)
+        return others
+
+    def own_answered(self) -> None:
+        """The acknowledgements of one post are queued."""
+        self._own_answered += 1
+        while self._own and self._own[0][0] <= self._own_answered:
+            _, feed, delivery = self._own.popleft()
+            self._plan(feed, [delivery])
 
     def send_retained(self, messages: Sequence[StoredMessage], plan: Plan) -> set[str]:
         """Retained values of a new subscription; the ids of those that went."""

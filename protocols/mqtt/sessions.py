@@ -42,6 +42,9 @@ logger = logging.getLogger("tidegate.mqtt")
 RACES_MAX: Final = 10
 """Lost conditional writes of one CONNECT before the client is told to come back."""
 
+LEAVE_S_MAX: Final = 10.0
+"""How long a CONNECT waits for the last connection of its client id to be written down."""
+
 SWEEP_S: Final = 0.25
 """How often what is due is looked for."""
 
@@ -193,7 +196,7 @@ class Sessions:
         async with lock:
             if (holding := self._owners.pop(key, None)) is not None:
                 holding[0].take_over()
-                await holding[0].left()
+                await _gone(holding[0], call.client_id)
             for _ in range(RACES_MAX):
                 owned = await self._try_open(key, opening)
                 if owned is not None:
@@ -427,6 +430,16 @@ class Sessions:
             version = result.record.version
         if record.ends_at_ms and record.ends_at_ms <= now_ms:
             await self._end(record, version)
+
+
+async def _gone(owner: Owner, client_id: str) -> None:
+    """Wait until *owner* has let go. Raises Refused: the directory does not take its last words."""
+    try:
+        async with asyncio.timeout(LEAVE_S_MAX):
+            await owner.left()
+    except TimeoutError:
+        hint = "its last connection cannot be written down"
+        raise Refused(Code.HA_NOT_AVAILABLE, client_id, hint) from None
 
 
 def _is_bound(record: SessionRecord) -> bool:

@@ -109,6 +109,10 @@ class MqttSettings(DoorSettings):
     """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the
     connection."""
 
+    tells_unmatched: bool = False
+    """Acknowledge with 0x10 what no MQTT client subscribes to now (consumers of the topic are not
+    asked). Costs time per message."""
+
     subscribe_denied: Literal[0x80, 0x87] = 0x87
     """SUBACK code of a filter that the ACL denies (3.x: always 0x80)."""
 

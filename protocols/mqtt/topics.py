@@ -6,7 +6,7 @@ from protocols import subjects
 from protocols.mqtt.fields import is_text_clean
 
 LEVELS_MAX: Final = 200
-"""Mosquitto's limit; deeper names only cost matching time."""
+"""Separators in a name: Mosquitto's limit; deeper names only cost matching time."""
 
 SHARE: Final = "$share/"
 
@@ -22,19 +22,19 @@ class TopicFilter(NamedTuple):
 
 
 def is_valid_name(topic: str) -> bool:
-    """Not empty, no wildcard, clean text, at most ``LEVELS_MAX`` levels."""
+    """Not empty, no wildcard, clean text, at most ``LEVELS_MAX`` separators."""
     return (
         bool(topic)
         and "+" not in topic
         and "#" not in topic
         and is_text_clean(topic)
-        and topic.count("/") < LEVELS_MAX
+        and topic.count("/") <= LEVELS_MAX
     )
 
 
 def parse_filter(topic_filter: str) -> TopicFilter | None:
     """The parts of a filter; None if it is none, ``$share`` forms included [MQTT-4.8.2-1, -2]."""
-    if not is_text_clean(topic_filter) or topic_filter.count("/") >= LEVELS_MAX:
+    if not is_text_clean(topic_filter) or topic_filter.count("/") > LEVELS_MAX:
         return None
     share, subject_filter = "", topic_filter
     if topic_filter.startswith(SHARE):

@@ -42,6 +42,7 @@ class PrivateCode(IntEnum):
     ACK = 20021  # binary ACK items → binary results
     MARK = 20022  # binary MARK items → binary results (waits for the disk; oneway: does not)
     INDEX = 20023  # Index → binary results
+    ONCE_RELEASE = 20026  # once-keys back to back → empty
     QUEUE_CREATE = 20030  # QueueCreate → empty
     QUEUE_DROP = 20031  # QueueDrop → QueueCounts
     QUEUE_PURGE = 20032  # QueuePurge → QueueCounts (ready_count = purged)

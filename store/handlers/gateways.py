@@ -1,11 +1,12 @@
 """
-HELLO, SEND, SETTLE and FENCE: a gateway makes itself known and hands in frames.
+HELLO, SEND, SETTLE, FENCE and once-keys: a gateway makes itself known and hands in frames.
 
 Frames are numbered and run once; the engine judges (store page, rule 11). A fenced epoch is
 told GO_AWAY, one whose presence has ended SERVICE_NOT_AVAILABLE until it says HELLO anew.
 """
 
 from protocols import clock
+from protocols.canonical import ONCE_BYTES
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -118,6 +119,19 @@ def fence(
     return None
 
 
+def release_once(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Once-keys whose exchange is over; answered when that is on disk."""
+    size = ONCE_BYTES
+    require(len(request.body) % size == 0, "once-keys", f"{len(request.body)} bytes")
+    body = bytes(request.body)
+    keys = [body[at : at + size] for at in range(0, len(body), size)]
+    pending = context.engine.release_once(keys, clock.read())
+    context.when_durable(connection, request, pending, lambda _: request.answer())
+    return None
+
+
 def live_gateway(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> GatewayKey | RemotingCommand:
@@ -139,4 +153,5 @@ HANDLERS: dict[int, Handler] = {
     PrivateCode.SEND: send,
     PrivateCode.SETTLE: settle,
     PrivateCode.FENCE: fence,
+    PrivateCode.ONCE_RELEASE: release_once,
 }

@@ -12,6 +12,7 @@ from protocols.mqtt.packets import (
     Connect,
     Disconnect,
     Puback,
+    Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
@@ -189,3 +190,32 @@ async def test_shared_subscriptions_over_gateways(cluster: Cluster) -> None:
         reading[0].cancel()
         await asyncio.gather(late, *reading, return_exceptions=True)
     assert sorted(got) == sorted(f"shared/{n}" for n in range(20))
+
+
+async def test_qos_2_is_stored_once_though_its_gateway_is_killed(cluster: Cluster) -> None:
+    """``kill -9`` between PUBREC and PUBREL: the resend is the same publish, the next is not."""
+    victim = cluster.gateway("gw-qos2")
+    publisher = durable("once-pub")
+    async with MqttClient(cluster.two.address("mqtt"), Connect(V5, "once-sub")) as sub:
+        await sub.subscribe(SubscribeItem("once/#", 0))
+        async with MqttClient(victim.address("mqtt"), publisher) as pub:
+            for number in range(1, 9):
+                pub.send(Publish("once/t", b"%d" % number, 2, packet_id=number))
+            assert [await pub.receive() for _ in range(8)] == [Pubrec(n) for n in range(1, 9)]
+            victim.kill()
+        async with MqttClient(cluster.one.address("mqtt"), publisher) as pub:
+            assert pub.connack.session_present
+            for number in range(1, 9):
+                again = Publish("once/t", b"%d" % number, 2, dup=True, packet_id=number)
+                pub.send(again, Pubrel(number))
+            answers = [await pub.receive() for _ in range(16)]
+            assert sorted(answer for answer in answers if isinstance(answer, Pubcomp)) == [
+                Pubcomp(n) for n in range(1, 9)
+            ]
+            for number in range(1, 9):
+                pub.send(Publish("once/t", b"+%d" % number, 2, packet_id=number))
+            assert [await pub.receive() for _ in range(8)] == [Pubrec(n) for n in range(1, 9)]
+        bodies = sorted(packet.payload for packet in await sub.publishes(16))
+        wanted = [b"%d" % n for n in range(1, 9)] + [b"+%d" % n for n in range(1, 9)]
+        assert bodies == sorted(wanted)
+        assert await sub.is_silent()

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from protocols.errors import Code
 from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.packets import (
     NEVER_EXPIRES_S,
@@ -359,24 +358,92 @@ async def test_outbound_topic_aliases(served: Served) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"), [(Code.FORBIDDEN, 0x87), (Code.HA_NOT_AVAILABLE, 0x80)]
-)
-async def test_a_refused_publish(served: Served, code: Code, reason: int) -> None:
-    """5.0 is told; 3.1.1 is acknowledged where sending again is useless, else closed."""
+async def test_a_denied_publish(served: Served) -> None:
+    """5.0 is told; 3.1.1 is acknowledged, since sending again is useless."""
     services, address = served
-    if code == Code.FORBIDDEN:
-        services.denied.add(("publish", "t"))
+    services.denied.add(("publish", "t"))
     async with (
         MqttClient(address, Connect(V5, "new")) as new,
         MqttClient(address, Connect(V311, "old")) as old,
     ):
-        services.broker.is_down = code != Code.FORBIDDEN
-        answer = await new.publish("t", b"x", 1)
-        assert isinstance(answer, Puback)
-        assert answer.reason == reason
-        expected = Puback(1) if code == Code.FORBIDDEN else None
-        assert await old.publish("t", b"x", 1) == expected
+        assert await new.publish("t", b"x", 1) == Puback(1, 0x87)
+        assert await old.publish("t", b"x", 1) == Puback(1)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_publish_that_no_store_takes_is_not_answered(served: Served, qos: int) -> None:
+    """The connection ends, so that the client sends again."""
+    services, address = served
+    async with (
+        MqttClient(address, Connect(V5, "new")) as new,
+        MqttClient(address, Connect(V311, "old")) as old,
+    ):
+        services.broker.is_down = True
+        assert await new.publish("t", b"x", qos) == Disconnect(0x89)
+        assert await old.publish("t", b"x", qos) is None
+
+
+async def test_qos_2_is_once_over_gateways(broker: FakeBroker) -> None:
+    """A publish sent again at another gateway is the same one until PUBREL; then it is new."""
+    first = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with (
+        gateway(broker, "gw-1") as (_, at_1),
+        gateway(broker, "gw-2") as (_, at_2),
+        MqttClient(at_2, Connect(V311, "s")) as subscriber,
+    ):
+        await subscriber.subscribe(SubscribeItem("t", 0))
+        async with MqttClient(at_1, first) as one:
+            one.send(Publish("t", b"1", 2, packet_id=7))
+            assert await one.receive() == Pubrec(7)
+            async with MqttClient(at_2, first) as two:
+                assert two.connack.session_present
+                two.send(Publish("t", b"1", 2, dup=True, packet_id=7))
+                assert await two.receive() == Pubrec(7)
+                two.send(Pubrel(7))
+                assert await two.receive() == Pubcomp(7)
+                two.send(Publish("t", b"1", 2, packet_id=7))
+                assert await two.receive() == Pubrec(7)
+        assert [packet.payload for packet in await subscriber.publishes(2)] == [b"1", b"1"]
+        assert await subscriber.is_silent()
+
+
+async def test_a_repeat_of_qos_2_is_answered_but_not_for_ever(served: Served) -> None:
+    """The same id before PUBREL gets its PUBREC again, whatever is in it; not a third time."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "p")) as client:
+        for body in (b"1", b"2"):
+            client.send(Publish("t", body, 2, packet_id=7))
+            assert await client.receive() == Pubrec(7)
+        client.send(Publish("t", b"1", 2, packet_id=7))
+        assert await client.receive() == Disconnect(0x82)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_acknowledgement_comes_before_the_message_itself(served: Served, qos: int) -> None:
+    """Who is subscribed to what it publishes gets PUBACK or PUBREC first."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "p")) as client:
+        await client.subscribe(SubscribeItem("t", qos))
+        for packet_id in range(1, 20):
+            client.send(Publish("t", b"x", qos, packet_id=packet_id))
+            answer = await client.receive()
+            assert isinstance(answer, Puback if qos == 1 else Pubrec)
+            assert isinstance(await client.receive(), Publish)
+
+
+async def test_an_orderly_end_has_no_will_however_soon_the_next_connect(served: Served) -> None:
+    """DISCONNECT and CONNECT in one breath: nobody hears a will."""
+    _, address = served
+    with_will = Connect(V311, "w", clean_start=False, will=Will("will/t", b"dead"))
+    async with MqttClient(address, Connect(V311, "s")) as subscriber:
+        await subscriber.subscribe(SubscribeItem("will/#", 0))
+        for _ in range(5):
+            async with MqttClient(address, with_will) as client:
+                client.send(Disconnect())
+        async with MqttClient(address, with_will) as client:
+            client.send(Disconnect())
+            assert await client.receive() is None
+        assert await subscriber.is_silent()
 
 
 async def test_a_denied_filter(served: Served) -> None:

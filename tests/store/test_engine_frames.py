@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocols.canonical import QueueKind, queue_key
+from protocols.canonical import RELEASED_ONCE_PREFIX, QueueKind, queue_key
 from protocols.errors import Code, Refused
 from protocols.remoting.private import SendAnswer, decode_send_answer
 from store.answers import AppendRecord, EngineConfig, Pending, TopicConfig
@@ -148,6 +148,24 @@ def test_a_once_key_makes_a_repeat_harmless(store: Driver, restarts: bool) -> No
     store.later(store.config.once_window_s + 1)
     send(store, 1, 3, b"1", once_keys=[key])
     assert stored(store) == [b"1", b"2", b"1"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_released_once_key_names_another_message(store: Driver, restarts: bool) -> None:
+    """A key of QoS 2 outlives the window, and ends with its release, also over a restart."""
+    key = RELEASED_ONCE_PREFIX + b"session" + b"p" * 5
+    first = send(store, 1, 1, b"1", once_keys=[key])
+    store.later(store.config.once_window_s + 1)
+    if restarts:
+        store.restart()
+    again = send(store, 1, 2, b"1", once_keys=[key])
+    assert again.positions == first.positions
+    store.engine.release_once([key, b"u" * 16], store.now)
+    store.drain()
+    if restarts:
+        store.restart()
+    send(store, 1, 3, b"2", once_keys=[key])
+    assert stored(store) == [b"1", b"2"]
 
 
 def test_topics_must_exist_unless_they_may_come_into_being() -> None:

@@ -517,6 +517,12 @@ class FakePipeline:
         self._broker.wake()
         return results
 
+    def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
+        is_good = not (self._broker.is_down or self._services.is_cut_off)
+        if is_good:
+            self._broker.once.pop(key, None)
+        asyncio.get_running_loop().call_soon(done, is_good)
+
     async def send(self, call: Call, messages: Sequence[Message]) -> Sequence[SendResult]:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[SendResults] = loop.create_future()

@@ -468,6 +468,9 @@ class ApacheLink:
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 
+    async def release_once(self, keys: Sequence[bytes]) -> None:
+        """Apache has no once-keys."""
+
     async def fence(self, gateway: str, gateway_epoch: int) -> None:
         """Apache has no fences: a woken gateway may still send with an old table."""
 

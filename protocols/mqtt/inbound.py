@@ -1,0 +1,242 @@
+"""
+What one client publishes: into the pipeline, and its PUBACK, PUBREC and PUBCOMP, in order.
+
+QoS 2 is exactly once over reconnects and gateways: a kept session's publish carries a once-key of
+(session, packet id), which every store that keeps a copy remembers until PUBREL has released it.
+A session that ends with its connection can never send again, so its packet ids are known here.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Final, Protocol
+
+from protocols import clock
+from protocols.canonical import ONCE_BYTES, RELEASED_ONCE_PREFIX, Message, SendResults
+from protocols.errors import Code
+from protocols.mqtt.connection import MqttConnection, PublishRun
+from protocols.mqtt.encoder import encode_ack
+from protocols.mqtt.fields import protocol_error
+from protocols.mqtt.front import Front
+from protocols.mqtt.mapping import delayed, message_of
+from protocols.mqtt.opened import Opened
+from protocols.mqtt.packets import V5, V31, Publish, Pubrel, Reason
+from protocols.mqtt.records import SessionRecord
+
+PUBACK, PUBREC, PUBCOMP = 0x40, 0x50, 0x70
+
+REPEATS_MAX: Final = 2
+"""PUBRECs of one QoS 2 publish on one connection; repeats are for new ones [MQTT-4.4.0-1]."""
+
+# What a publisher is told of a refusal [MQTT 5, table 3-4]; 3.x can be told nothing: it is
+# closed, so that it sends again, except where sending again would not help.
+REFUSALS: Final[dict[Code, Reason]] = {
+    Code.FORBIDDEN: Reason.NOT_AUTHORIZED,
+    Code.ILLEGAL_TOPIC: Reason.TOPIC_NAME_INVALID,
+    Code.TOO_MANY_REQUESTS: Reason.QUOTA_EXCEEDED,
+    Code.MASTER_PERSISTENCE_TIMEOUT: Reason.QUOTA_EXCEEDED,  # the store is full
+    Code.PAYLOAD_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Code.MESSAGE_BODY_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Code.MESSAGE_PROPERTIES_TOO_LARGE: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+}
+FINAL_REFUSALS: Final = frozenset(
+    (
+        Code.FORBIDDEN,
+        Code.ILLEGAL_TOPIC,
+        Code.PAYLOAD_TOO_LARGE,
+        Code.MESSAGE_BODY_TOO_LARGE,
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    )
+)
+"""A 3.x client that is refused so is acknowledged and its message dropped."""
+
+AWAY: Final = frozenset((Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT, Code.PRECONDITION_FAILED))
+"""Nobody knows or nobody could: no acknowledgement says that. The connection ends, so that the
+client sends again; an acknowledgement with an error would make it forget the message."""
+
+
+class Line(Protocol):
+    """The client, as far as publishing needs it."""
+
+    def post(self, messages: Sequence[Message], done: Callable[[SendResults], None]) -> None:
+        """To the pipeline; stops reading when that is behind."""
+        ...
+
+    def end(self, reason: Reason, text: str) -> None: ...
+
+    def answered(self) -> None:
+        """Something was queued; send it at the end of the tick."""
+        ...
+
+    def read_on(self) -> None:
+        """A place became free."""
+        ...
+
+
+class Inbound:
+    """The publishing side of one connection."""
+
+    def __init__(
+        self, front: Front, connection: MqttConnection, opened: Opened, line: Line
+    ) -> None:
+        self._front = front
+        self._connection = connection
+        self._opened = opened
+        self._line = line
+        self._repeats = dict.fromkeys(opened.owned.record.received, 0)
+        # QoS 2 between PUBLISH and PUBREL: packet id → PUBRECs sent; -1: not stored yet
+        connection.open_qos2.update(self._repeats)
+        self._released_early: set[int] = set()
+        """PUBRELs that came before the store had the publish."""
+
+        self._session = session_digest(opened.owned.record)
+
+    @property
+    def received(self) -> tuple[int, ...]:
+        """Packet ids of what is stored and not released."""
+        return tuple(number for number, repeats in self._repeats.items() if repeats >= 0)
+
+    # ── QoS 0 and 1 ─────────────────────────────────────────────────────────────────────
+
+    def run(self, event: PublishRun) -> None:
+        """Publishes without properties."""
+        messages = event.messages
+        if self._connection.heads.has_delayed:
+            messages = delayed(messages, wall_ms=clock.wall_ms())
+        self._post(messages, event.packet_ids)
+
+    def _post(self, messages: Sequence[Message], packet_ids: list[bytes]) -> None:
+        if packet_ids:
+            self._opened.outbox.own_posted += 1
+        self._line.post(messages, partial(self._stored, packet_ids))
+
+    def _stored(self, packet_ids: list[bytes], results: SendResults) -> None:
+        if not packet_ids:
+            if self._front.settings.denied == "disconnect" and not results.is_all_stored:
+                self._end_if_denied([results[index].code for index in range(len(results))])
+            return
+        connection, receive_max = self._connection, self._front.settings.receive_max
+        was_full = connection.unanswered_count > receive_max
+        if results.is_all_stored and not self._front.settings.tells_unmatched:
+            connection.acknowledge(packet_ids)
+        else:
+            for index, packet_id in enumerate(packet_ids):
+                result = results[index]
+                number = int.from_bytes(packet_id, "big")
+                self._answer(PUBACK, number, result.code, is_matched=result.matched_count > 0)
+            connection.unanswered_count -= len(packet_ids)
+        if was_full:
+            self._line.read_on()
+        self._opened.outbox.own_answered()
+        self._line.answered()
+
+    # ── QoS 2 ───────────────────────────────────────────────────────────────────────────
+
+    def publish(self, packet: Publish) -> None:
+        """
+        One with properties, or of QoS 2.
+
+        Raises PacketError for a repeat that no specification allows.
+        """
+        packet_id = packet.packet_id
+        if packet.qos == 2 and packet_id in self._repeats:
+            self._repeat(packet_id)
+            return
+        head = self._opened.heads.find(packet.topic, packet.qos, packet.retain)
+        key = self._once_key(packet_id) if packet.qos == 2 else b""
+        wall_ms = clock.wall_ms()
+        message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)
+        if packet.qos == 2:
+            self._repeats[packet_id] = -1
+            self._opened.outbox.own_posted += 1
+            self._line.post([message], partial(self._received, packet_id))
+        else:
+            self._post([message], [packet_id.to_bytes(2, "big")] if packet.qos else [])
+
+    def _repeat(self, packet_id: int) -> None:
+        """The same packet id before PUBREL is the same publish, whatever is in it."""
+        repeats = self._repeats[packet_id]
+        if repeats < 0:
+            return  # its PUBREC follows the store's answer
+        if repeats >= REPEATS_MAX and self._connection.version != V31:
+            raise protocol_error("a QoS 2 publish once more on the same connection")
+        self._repeats[packet_id] = repeats + 1
+        self._answer(PUBREC, packet_id, Code.OK)
+        self._line.answered()
+
+    def _once_key(self, packet_id: int) -> bytes:
+        if not self._opened.is_kept:
+            return b""
+        return self._session + packet_id.to_bytes(2, "big")
+
+    def _received(self, packet_id: int, results: SendResults) -> None:
+        code = results[0].code
+        if code == Code.OK or (self._connection.version != V5 and code in FINAL_REFUSALS):
+            self._repeats[packet_id] = 1
+        else:
+            self._repeats.pop(packet_id, None)
+            self._connection.open_qos2.discard(packet_id)
+        self._answer(PUBREC, packet_id, code, is_matched=results[0].matched_count > 0)
+        self._opened.outbox.own_answered()
+        self._line.answered()
+        if packet_id in self._released_early:
+            self._released_early.remove(packet_id)
+            self._release(packet_id)
+
+    def release(self, packet: Pubrel) -> None:
+        """PUBCOMP once every store may take the packet id for another message."""
+        if self._repeats.get(packet.packet_id) == -1:
+            self._released_early.add(packet.packet_id)  # it must not overtake its publish
+        else:
+            self._release(packet.packet_id)
+
+    def _release(self, packet_id: int) -> None:
+        self._repeats.pop(packet_id, None)
+        key = self._once_key(packet_id)
+        if key:
+            done = partial(self._released, packet_id)
+            self._front.services.pipeline.release_once(self._opened.call, key, done)
+        else:
+            self._released(packet_id, True)
+
+    def _released(self, packet_id: int, is_good: bool) -> None:
+        if not is_good:
+            self._line.end(Reason.SERVER_BUSY, "a PUBREL could not be written down")
+            return
+        self._connection.open_qos2.discard(packet_id)
+        self._answer(PUBCOMP, packet_id, Code.OK)  # of unknown ids too: they were released
+        self._line.answered()
+
+    # ── answers ─────────────────────────────────────────────────────────────────────────
+
+    def _answer(self, first: int, packet_id: int, code: Code, *, is_matched: bool = True) -> None:
+        """An acknowledgement of what was stored, refused or released."""
+        connection, version = self._connection, self._connection.version
+        if code == Code.OK:
+            is_told = not is_matched and version == V5 and self._front.settings.tells_unmatched
+            reason = Reason.NO_MATCHING_SUBSCRIBERS if is_told else Reason.SUCCESS
+            connection.queue(encode_ack(first, packet_id, reason, version))
+            return
+        self._front.refused.inc()
+        if self._front.settings.denied == "disconnect" and code == Code.FORBIDDEN:
+            self._end_if_denied([code])
+        elif code in AWAY:
+            self._line.end(Reason.SERVER_BUSY, f"a publish could not be stored: {code.name}")
+        elif version == V5:
+            reason = REFUSALS.get(code, Reason.UNSPECIFIED_ERROR)
+            connection.queue(encode_ack(first, packet_id, reason, version))
+        elif code in FINAL_REFUSALS:
+            connection.queue(encode_ack(first, packet_id, 0, version))
+        else:
+            self._line.end(Reason.SERVER_UNAVAILABLE, f"a publish was refused: {code.name}")
+
+    def _end_if_denied(self, codes: Sequence[Code]) -> None:
+        if Code.FORBIDDEN in codes:
+            self._line.end(Reason.NOT_AUTHORIZED, "a publish was denied")
+
+
+def session_digest(record: SessionRecord) -> bytes:
+    """How the once-keys of a session begin."""
+    text = f"{record.tenant}\x00{record.client_id}\x00{record.incarnation}"
+    size = ONCE_BYTES - len(RELEASED_ONCE_PREFIX) - 2
+    return RELEASED_ONCE_PREFIX + blake2b(text.encode(), digest_size=size).digest()
