@@ -39,6 +39,9 @@ RUN_LENGTH_MIN: Final = 6
 """Messages of one set next to one another from which handling them as a run pays (measured)."""
 
 MESSAGE: Final = int(Kind.MESSAGE)
+ITEM_BITS: Final = 0xF
+"""Item flags that are entry flags."""
+
 _two_longs: Final = Struct(">QQ").pack_into
 _long: Final = Struct(">Q").pack_into
 
@@ -87,48 +90,89 @@ class Draft(NamedTuple):
     refused_count: int = 0
 
 
+class OpenBlock:
+    """A block being built: state records that waited, then the messages of a frame."""
+
+    def __init__(self, core: Core, records: bytearray, table_bytes: int) -> None:
+        state = core.log.take_state()
+        self._core = core
+        self.body, self.start = records, 0
+        """All records, and where the messages begin in them."""
+
+        if state:
+            head = b"".join([payload for _, payload in state])
+            self.body, self.start = bytearray(head) + records, len(head)
+        table_bytes += ENTRY.size * len(state)
+        self._position, self.nonce = core.log.open_block(BLOCK.size + table_bytes + len(self.body))
+        self.records_at = at = self._position + BLOCK.size + table_bytes
+        """Log position of the body's first byte."""
+
+        self._state_rows: list[bytes] = []
+        for kind, payload in state:
+            crc = crc32(payload, seed(self.nonce, at)) & M32
+            self._state_rows.append(state_entry(kind, len(payload), crc))
+            at += len(payload)
+
+    def close(
+        self,
+        rows: Sequence[bytes],
+        count: int,
+        plans: Sequence[Plan],
+        *,
+        gateway: int = 0,
+        gateway_epoch: int = 0,
+        frame: int = 0,
+        item_count: int = 0,
+        refused_count: int = 0,
+    ) -> None:
+        """*rows*: the entry table of the *count* messages, in pieces."""
+        core, state_count = self._core, len(self._state_rows)
+        core.log.close_block(
+            self._position,
+            b"".join([*self._state_rows, *rows]),
+            self.body,
+            state_count + count,
+            state_count,
+            gateway=gateway,
+            gateway_epoch=gateway_epoch,
+            frame=frame,
+            item_count=item_count,
+            refused_count=refused_count,
+        )
+        core.counters.records += count
+        core.counters.record_bytes += len(self.body) - self.start
+        core.appended(_touched(plans))
+
+
 def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]"]:
     """Store; (log positions, queue offsets), one per message."""
-    log, entries = core.log, core.entries
-    state = log.take_state()
-    body, start = draft.records, 0
-    if state:
-        head = b"".join([payload for _, payload in state])
-        body, start = bytearray(head) + body, len(head)
+    entries = core.entries
     count = len(draft.lengths)
     sizes = [plan.size for plan in draft.plans]
-    table_bytes = ENTRY.size * len(state) + sum([sizes[at] for at in draft.set_indexes])
+    table_bytes = sum([sizes[at] for at in draft.set_indexes])
     if draft.extras is not None:
         table_bytes += sum([len(extra) for extra in draft.extras])
-    position, nonce = log.open_block(BLOCK.size + table_bytes + len(body))
-    records_at = position + BLOCK.size + table_bytes
-    table: list[bytes] = []
-    at = records_at
-    for kind, payload in state:
-        table.append(state_entry(kind, len(payload), crc32(payload, seed(nonce, at)) & M32))
-        at += len(payload)
-    offsets, positions, crcs = _fill(core, draft, body, start, records_at, nonce, table)
+    block = OpenBlock(core, draft.records, table_bytes)
+    rows: list[bytes] = []
+    offsets, positions, crcs = _fill(
+        core, draft, block.body, block.start, block.records_at, block.nonce, rows
+    )
     entries.positions.extend(positions)
     entries.lengths.extend(draft.lengths)
     entries.crcs.extend(crcs)
     entries.tags.extend(draft.tags if draft.tags is not None else repeat(0, count))
     entries.orders.extend(draft.orders)
     entries.flags.extend(draft.flags)
-    log.close_block(
-        position,
-        b"".join(table),
-        body,
-        len(state) + count,
-        len(state),
+    block.close(
+        rows,
+        count,
+        draft.plans,
         gateway=draft.gateway,
         gateway_epoch=draft.gateway_epoch,
         frame=draft.frame,
         item_count=draft.item_count,
         refused_count=draft.refused_count,
     )
-    core.counters.records += count
-    core.counters.record_bytes += len(body) - start
-    core.appended(_touched(draft.plans))
     return array("Q", positions), array("q", offsets)
 
 

@@ -61,6 +61,10 @@ class LazyDisk(RealDisk):
             super().sync(old)
         super().rename(old, new)
 
+    def write_through(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        self.write(name, offset, buffers)
+        self.sync(name)
+
     def sync(self, name: str) -> None:
         if clock.monotonic() - self._synced_at >= LAZY_SYNC_S:
             self.sync_all()

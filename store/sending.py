@@ -12,6 +12,7 @@ from typing import Final
 
 from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
+from protocols.remoting.matrix import Matrix
 from protocols.remoting.private import (
     ItemFlag,
     SendAnswer,
@@ -21,7 +22,8 @@ from protocols.remoting.private import (
     SetFlag,
 )
 from store.answers import STORE_FULL, AppendRecord, AppendResult
-from store.appender import NOWHERE, Draft, Plan, append_messages
+from store.appender import ITEM_BITS, NOWHERE, Draft, Plan, append_messages
+from store.bulk import Bulk
 from store.core import Core
 from store.index.queues import Queue
 from store.late import usable_lights
@@ -42,10 +44,8 @@ QUEUE_FULL_HINT: Final = "the queue is at its limit"
 _HAS_ONCE: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: IntFlag costs 0.6 µs per message
 _IS_HELD: Final = int(ItemFlag.DELAYED | ItemFlag.HALF)
 _HAS_TAG: Final = int(EntryFlag.HAS_TAG)
+_NOT_PLAIN: Final = _HAS_ONCE | _IS_HELD
 _SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
-_ITEM_BITS: Final = 0xF
-"""Item flags that are entry flags."""
-
 PLANS_MAX: Final = 20_000
 """Sets whose queues are remembered: as many heads as are in use at a time."""
 
@@ -83,13 +83,8 @@ class Sender:
         self._frames.answered(gateway, frame.answered)
         plans = self._plan_sets(frame.sets)
         is_full = not self._room.has_room_for(len(frame.records))
-        columns = frame.columns
-        bits = 0
-        for value in set(columns.flags):
-            bits |= value
         is_simple = (
             not is_full
-            and not bits & (_HAS_ONCE | _IS_HELD)
             and not gateway.refused_orders
             and all(
                 [
@@ -99,6 +94,11 @@ class Sender:
             )
         )
         facts = FrameFacts([], [], [])
+        if is_simple and frame.matrix is not None and not _has_options(frame.matrix):
+            bulk = Bulk(frame.matrix, [p.plan or NOWHERE for p in plans], [p.flags for p in plans])
+            return self._store_bulk(gateway, frame, plans, bulk)
+        columns = frame.columns
+        is_simple = is_simple and not any([flag & _NOT_PLAIN for flag in set(columns.flags)])
         count = len(columns.lengths)
         chosen: Sequence[int] = range(count)
         records = bytearray(frame.records)
@@ -184,6 +184,25 @@ class Sender:
             stored = list(zip(positions, offsets, strict=True))
             answer = make_answer(frame.frame, item_count, stored, facts)
         self._core.counters.refused += len(facts.refused)
+        self._frames.ran(gateway, frame.frame, block_at, answer)
+        return answer
+
+    def _store_bulk(
+        self, gateway: GatewayFrames, frame: SendFrame, plans: Sequence[SetPlan], bulk: Bulk
+    ) -> SendAnswer:
+        """``_store`` for a big frame of which every item is stored."""
+        block_at = self._core.log.end
+        positions, offsets = bulk.append(
+            self._core,
+            bytearray(frame.records),
+            gateway=gateway.number,
+            gateway_epoch=frame.gateway_epoch,
+            frame=frame.frame,
+            item_count=frame.item_count,
+        )
+        if any([plan.flags & _SETS_RETAINED for plan in plans]):
+            self._note_retained(positions, bulk.flags.tolist())
+        answer = SendAnswer(frame.frame, positions, offsets, {}, ())
         self._frames.ran(gateway, frame.frame, block_at, answer)
         return answer
 
@@ -394,8 +413,13 @@ def _entry_flags(
     """Entry flags per item, from its set's and its own."""
     bits = [plan.flags for plan in plans]
     if len(set(bits)) == 1 and flags and flags.count(flags[0]) == len(flags):
-        return [bits[0] | (flags[0] & _ITEM_BITS)] * len(flags)
-    return [bits[at] | (flag & _ITEM_BITS) for at, flag in zip(set_indexes, flags, strict=True)]
+        return [bits[0] | (flags[0] & ITEM_BITS)] * len(flags)
+    return [bits[at] | (flag & ITEM_BITS) for at, flag in zip(set_indexes, flags, strict=True)]
+
+
+def _has_options(items: Matrix) -> bool:
+    """Whether some item expires, is held or has a once-key: such go the other way."""
+    return bool((items["flags"] & _NOT_PLAIN).any() or items["expires"].any())
 
 
 def _compact(frame: SendFrame, chosen: Sequence[int]) -> bytearray:

@@ -200,6 +200,8 @@ class StoreServer:
             if connection.is_open:
                 self.counters.frames += 1
                 self._handle(connection, command)
+                if self.counters.is_healthy:
+                    self._commit(only_if_idle=True)
         now = clock.read()
         self.context.appends.flush(now)
         if self.counters.is_healthy:
@@ -238,9 +240,12 @@ class StoreServer:
             self.topics_changed.set()
         return context.streams.serve(now)
 
-    def _commit(self) -> None:
+    def _commit(self, *, only_if_idle: bool = False) -> None:
+        """Hand what is built to the disk; *only_if_idle*: to one that has nothing to do."""
         committer = self._committer
-        if committer is not None and committer.has_room:
+        if committer is None or (only_if_idle and committer.out_count):
+            return
+        if committer.has_room:
             batch = self.context.engine.take_writes()
             if batch is not None:
                 committer.submit(batch)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from protocols.errors import PeerError
+from protocols.remoting.matrix import item_matrix
 
 FRAME_BYTES_MAX: Final = 4 << 20
 """Largest private frame."""
@@ -437,16 +438,73 @@ class SendColumns(NamedTuple):
     once_keys: Sequence[bytes]
 
 
-class SendFrame(NamedTuple):
-    gateway_epoch: int
-    frame: int
-    answered: int
-    """Highest frame number up to which the gateway has all answers: results may be forgotten."""
+class SendFrame:
+    """A decoded SEND body, checked: its tables fit, its lengths add up."""
 
-    sets: tuple[SendSet, ...]
-    columns: SendColumns
-    records: memoryview
-    """All records back to back; the store copies them once."""
+    __slots__ = (
+        "_columns",
+        "_table",
+        "answered",
+        "frame",
+        "gateway_epoch",
+        "matrix",
+        "records",
+        "sets",
+    )
+
+    def __init__(
+        self,
+        gateway_epoch: int,
+        frame: int,
+        answered: int,
+        sets: tuple[SendSet, ...],
+        table: memoryview,
+        records: memoryview,
+    ) -> None:
+        self.gateway_epoch = gateway_epoch
+        self.frame = frame
+        self.answered = answered
+        """Highest frame number up to which the gateway has all answers: results may go."""
+
+        self.sets = sets
+        self.records = records
+        """All records back to back; the store copies them once."""
+
+        self._table = table
+        self._columns: SendColumns | None = None
+        self.matrix = item_matrix(table, len(table) // ITEM.size)
+        """The items as numpy columns, in a big frame where numpy is installed; else None."""
+
+    @property
+    def columns(self) -> SendColumns:
+        """The items by field."""
+        if self._columns is None:
+            rows = ITEM.iter_unpack(self._table)
+            self._columns = SendColumns._make(list(zip(*rows, strict=True)) or [()] * 6)
+        return self._columns
+
+    @property
+    def item_count(self) -> int:
+        return len(self._table) // ITEM.size
+
+    @property
+    def length_min(self) -> int:
+        """Bytes of the shortest record; 0: there is none."""
+        if self.matrix is not None:
+            return int(self.matrix["length"].min())
+        return min(self.columns.lengths, default=0)
+
+    def check(self) -> None:
+        """Raises PeerError if a length or a set index leads outside."""
+        if self.matrix is not None:
+            total, last = int(self.matrix["length"].sum()), int(self.matrix["set"].max())
+        else:
+            total = sum(self.columns.lengths)
+            last = max(self.columns.set_indexes, default=-1)
+        if total != len(self.records):
+            raise PeerError("SEND frame: record lengths do not add up to the body")
+        if last >= len(self.sets):
+            raise PeerError("SEND frame: item names a set that is not there")
 
     @property
     def items(self) -> list[SendItem]:
@@ -495,16 +553,12 @@ def decode_send(body: bytes | memoryview) -> SendFrame:
         records_start = items_start + item_count * ITEM.size
         if start != items_start or records_start > len(view):
             raise PeerError("SEND frame: tables do not fit the body")
-        rows = ITEM.iter_unpack(view[items_start:records_start])
-        columns = SendColumns._make(list(zip(*rows, strict=True)) or [()] * 6)
     except (struct.error, UnicodeDecodeError) as error:
         raise PeerError(f"SEND frame: {error}") from error
-    records = view[records_start:]
-    if sum(columns.lengths) != len(records):
-        raise PeerError("SEND frame: record lengths do not add up to the body")
-    if max(columns.set_indexes, default=-1) >= set_count:
-        raise PeerError("SEND frame: item names a set that is not there")
-    return SendFrame(epoch, frame, answered, tuple(sets), columns, records)
+    table, records = view[items_start:records_start], view[records_start:]
+    decoded = SendFrame(epoch, frame, answered, tuple(sets), table, records)
+    decoded.check()
+    return decoded
 
 
 #   SEND answer

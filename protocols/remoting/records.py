@@ -316,10 +316,10 @@ class RecordTemplate:
     __slots__ = (
         "_base_size",
         "_born_host",
-        "_const",
-        "_const_for",
         "_magic",
         "_middle",
+        "_shared",
+        "_shared_for",
         "_store_host",
         "_tail",
         "_topic_field",
@@ -342,8 +342,8 @@ class RecordTemplate:
         self._tail = b"\x02" + encode_properties(properties)
         self._born_host = born_host
         self._store_host = store_host
-        self._const = b""
-        self._const_for = (-1, -1, -1)
+        self._shared = b""
+        self._shared_for = (-1, -1, -1)
         size = len(_UNIQ_KEY) + self.ID_BYTES + len(self._tail)
         self._middle = self._topic_field + _U16.pack(size) + _UNIQ_KEY
         self._base_size = BODY_AT + len(self._topic_field) + 2 + size
@@ -366,12 +366,12 @@ class RecordTemplate:
         behind those of the head. Raises Refused if the properties are too large; nothing is
         appended then.
         """
-        if self._const_for != (queue_id, born_ms, sys_flag):
-            self._set_const(queue_id, born_ms, sys_flag)
+        if self._shared_for != (queue_id, born_ms, sys_flag):
+            self._set_shared(queue_id, born_ms, sys_flag)
         body_size = len(body)
         if not extra and len(message_id) == 32:
             size = self._base_size + body_size
-            head = _HEAD.pack(size, self._magic, crc32(body) & 0x7FFFFFFF, self._const, body_size)
+            head = _HEAD.pack(size, self._magic, crc32(body) & 0x7FFFFFFF, self._shared, body_size)
             pieces += (head, body, self._middle, message_id, self._tail)
             return size
         text_size = len(_UNIQ_KEY) + len(message_id) + len(self._tail) + len(extra)
@@ -382,7 +382,7 @@ class RecordTemplate:
                 f"{text_size} bytes, at most {PROPERTIES_BYTES_MAX}",
             )
         size = BODY_AT + body_size + len(self._topic_field) + 2 + text_size
-        head = _HEAD.pack(size, self._magic, crc32(body) & 0x7FFFFFFF, self._const, body_size)
+        head = _HEAD.pack(size, self._magic, crc32(body) & 0x7FFFFFFF, self._shared, body_size)
         middle = self._topic_field + _U16.pack(text_size) + _UNIQ_KEY
         pieces += (head, body, middle, message_id, self._tail, extra)
         return size
@@ -400,10 +400,10 @@ class RecordTemplate:
 
         *message_ids* have ``ID_BYTES`` each. Returns the size of each record.
         """
-        if self._const_for != (queue_id, born_ms, 0):
-            self._set_const(queue_id, born_ms, 0)
+        if self._shared_for != (queue_id, born_ms, 0):
+            self._set_shared(queue_id, born_ms, 0)
         pack, base_size, magic = _HEAD.pack, self._base_size, self._magic
-        const, middle, tail = self._const, self._middle, self._tail
+        const, middle, tail = self._shared, self._middle, self._tail
         sizes: list[int] = []
         for body, message_id in zip(bodies, message_ids, strict=True):
             body_size = len(body)
@@ -413,10 +413,10 @@ class RecordTemplate:
             sizes.append(size)
         return sizes
 
-    def _set_const(self, queue_id: int, born_ms: int, sys_flag: int) -> None:
+    def _set_shared(self, queue_id: int, born_ms: int, sys_flag: int) -> None:
         """The bytes that all records of one queue and millisecond share."""
-        self._const_for = (queue_id, born_ms, sys_flag)
-        self._const = _MIDDLE.pack(
+        self._shared_for = (queue_id, born_ms, sys_flag)
+        self._shared = _MIDDLE.pack(
             queue_id & 0xFFFFFFFF,
             0,
             0,

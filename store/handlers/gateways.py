@@ -79,9 +79,8 @@ def send(
     frame = decode_send(request.body)
     if frame.gateway_epoch != gateway.epoch:
         raise Refused(Code.PRECONDITION_FAILED, gateway.gateway, "frame of another epoch")
-    lengths = frame.columns.lengths
-    if lengths and min(lengths) < RECORD_BYTES_MIN:
-        raise PeerError(f"SEND frame: a record of {min(lengths)} bytes")
+    if frame.item_count and frame.length_min < RECORD_BYTES_MIN:
+        raise PeerError(f"SEND frame: a record of {frame.length_min} bytes")
     pending = context.engine.send(gateway.gateway, frame, clock.read())
     context.when_durable(
         connection, request, pending, lambda answer: request.answer(body=encode_send_answer(answer))

@@ -115,8 +115,7 @@ class WriteBatch:
             if part.begins:
                 begin_segment(disk, part.segment, self.segment_bytes)
             if part.buffers:
-                disk.write(part.segment.name, part.offset, part.padded())
-                disk.sync(part.segment.name)
+                disk.write_through(part.segment.name, part.offset, part.padded())
 
 
 class Segments:

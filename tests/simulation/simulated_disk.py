@@ -121,6 +121,10 @@ class SimulatedDisk:
         self._step()
         self.files[name].write(offset, data)
 
+    def write_through(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        self.write(name, offset, buffers)
+        self.sync(name)
+
     def fill(self, name: str, offset: int, size: int) -> None:
         self.write(name, offset, [bytes(size)])
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from protocols.remoting.private import AckItem, Hello, PrivateCode, encode_body
 from protocols.remoting.records import decode_records
 from protocols.remoting.signing import sign
 from store.app import Store
-from store.disk import RealDisk
+from store.disk import Buffer, RealDisk
 from store.server import StoreServer
 from tests.support.processes import Daemons
 from tests.support.store_server import (
@@ -51,6 +52,10 @@ class FaultyDisk(RealDisk):
         self.is_broken = False
         self.go = threading.Event()
         self.go.set()
+
+    def write_through(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        self.write(name, offset, buffers)
+        self.sync(name)
 
     def sync(self, name: str) -> None:
         self.go.wait(30)

@@ -1,0 +1,200 @@
+"""
+The appender for big frames: columns of numpy instead of a loop per record (extra ``speed``).
+
+Builds the same bytes as ``store.appender``, about three times as fast from some hundred messages
+a frame; smaller frames, frames with optional fields and stores without numpy take the other way.
+Only the CRC of each record is still a call per record.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from protocols.remoting.matrix import Matrix, np
+from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan
+from store.log.format import ENTRY, M32, PAIR, crc32
+from store.log.messages import (
+    BORN_V6,
+    QUEUE_OFFSET_AT,
+    STORE_TIME_AT,
+    STORE_TIME_AT_V6,
+    SYS_FLAG_LOW_AT,
+)
+
+if TYPE_CHECKING:
+    from store.core import Core
+    from store.index.queues import Queue
+
+ENTRY_FIELDS: Final = [
+    ("size", ">u2"), ("kind", "u1"), ("zero", "u1"), ("flags", ">u2"), ("pairs", ">u2"),
+    ("length", ">u4"), ("crc", ">u4"), ("tag", ">i4"), ("order", ">u8"), ("queue", ">u4"),
+    ("offset", ">u8"),
+]  # fmt: skip
+"""``format.ENTRY``; pairs of (queue number, offset) follow."""
+
+_entry_types: dict[int, Any] = {}
+
+
+def entry_type(pair_count: int) -> Any:
+    """The numpy type of an entry with that many pairs."""
+    found = _entry_types.get(pair_count)
+    if found is None:
+        pairs = [("pair", [("queue", ">u4"), ("offset", ">u8")], (pair_count,))]
+        found = _entry_types[pair_count] = np.dtype(ENTRY_FIELDS + (pairs if pair_count else []))
+    return found
+
+
+class Places:
+    """Which queues the items enter, and the offsets they get there."""
+
+    def __init__(self, plans: Sequence[Plan], set_indexes: Matrix) -> None:
+        queues: dict[Queue | None, int] = {}
+        rows: list[list[int]] = []
+        for plan in plans:
+            members = (plan.queue, *plan.lights)
+            rows.append([queues.setdefault(queue, len(queues)) for queue in members])
+        self.queues = list(queues)
+        self.pair_counts = np.array([plan.pair_count for plan in plans])[set_indexes]
+        width = max([len(row) for row in rows])
+        # 16 bits where they suffice: numpy sorts those in linear time
+        kind = np.int16 if len(queues) < 1 << 15 else np.int64
+        table = np.array([row + [-1] * (width - len(row)) for row in rows], dtype=kind)
+        self.members = table[set_indexes]
+        """Per item: index of its message queue, then of its light queues; -1: no more."""
+
+        self.numbers = np.array([queue.number if queue is not None else 0 for queue in queues])
+        self.offsets = np.zeros(self.members.shape, dtype=np.int64)
+
+    def take(self, positions: Matrix) -> None:
+        """Enter every item in its queues, in item order."""
+        if len(self.members) == 0:
+            return
+        flat, width = self.members.ravel(), self.members.shape[1]
+        order = np.argsort(flat, kind="stable")
+        edges = np.searchsorted(flat[order], np.arange(len(self.queues) + 1))
+        entries = positions.astype(np.uint64)[order // width]
+        offsets = np.empty(len(flat), dtype=np.int64)
+        bounds = edges.tolist()
+        for index, queue in enumerate(self.queues):
+            first, last = bounds[index], bounds[index + 1]
+            if queue is None or first == last:
+                continue
+            offsets[first:last] = np.arange(queue.next, queue.next + last - first)
+            queue.next += last - first
+            queue.entries.frombytes(entries[first:last].tobytes())
+        self.offsets.ravel()[order] = offsets
+
+
+def patch(
+    body: bytearray, starts: Matrix, lengths: Matrix, positions: Matrix, offsets: Matrix, ms: int
+) -> None:
+    """Queue offset, log position and store time into each record."""
+    count = len(starts)
+    pairs = np.empty((count, 2), dtype=">u8")
+    pairs[:, 0] = offsets
+    pairs[:, 1] = positions
+    plain = pairs.view(np.uint8)
+    time = np.frombuffer(ms.to_bytes(8, "big"), dtype=np.uint8)
+    data = np.frombuffer(body, dtype=np.uint8)
+    is_v6 = (data[starts + SYS_FLAG_LOW_AT] & BORN_V6) != 0
+    has_ipv6, length = bool(is_v6.any()), int(lengths[0])
+    if (lengths == length).all() and not has_ipv6:
+        rows = data[int(starts[0]) : int(starts[0]) + length * count].reshape(count, length)
+        rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = plain
+        rows[:, STORE_TIME_AT : STORE_TIME_AT + 8] = time
+        return
+    column = starts[:, None]
+    data[column + np.arange(QUEUE_OFFSET_AT, QUEUE_OFFSET_AT + 16)] = plain
+    store_time = column + np.where(is_v6, STORE_TIME_AT_V6, STORE_TIME_AT)[:, None]
+    data[store_time + np.arange(8)] = time
+
+
+def checksums(body: bytearray, starts: Matrix, ends: Matrix, positions: Matrix, nonce: int) -> Any:
+    """The CRC of each record, seeded with its place."""
+    view = memoryview(body)
+    nonce &= M32
+    seeds = (positions + nonce) & M32
+    rows = zip(starts.tolist(), ends.tolist(), seeds.tolist(), strict=True)
+    return np.array([crc32(view[start:end], seed) for start, end, seed in rows], dtype=np.uint32)
+
+
+def entry_table(columns: dict[str, Any], places: Places) -> bytes:
+    """The rows of all items, in item order; their sizes differ by pair count."""
+    counts = places.pair_counts
+    kinds = np.unique(counts)
+    if len(kinds) == 1:
+        only: bytes = _rows(columns, places, int(kinds[0]), slice(None)).tobytes()
+        return only
+    sizes = ENTRY.size + PAIR.size * counts
+    starts = np.cumsum(sizes) - sizes
+    table = np.empty(int(sizes.sum()), dtype=np.uint8)
+    for kind in kinds.tolist():
+        chosen = np.nonzero(counts == kind)[0]
+        rows = _rows(columns, places, kind, chosen)
+        size = rows.dtype.itemsize
+        table[starts[chosen][:, None] + np.arange(size)] = rows.view(np.uint8).reshape(-1, size)
+    packed: bytes = table.tobytes()
+    return packed
+
+
+def _rows(columns: dict[str, Any], places: Places, pair_count: int, chosen: Any) -> Matrix:
+    kind = entry_type(pair_count)
+    members = places.members[chosen]
+    rows = np.zeros(len(members), dtype=kind)
+    rows["size"], rows["kind"], rows["pairs"] = kind.itemsize, MESSAGE, pair_count
+    for name, column in columns.items():
+        rows[name] = column[chosen]
+    rows["queue"] = places.numbers[members[:, 0]]
+    rows["offset"] = places.offsets[chosen][:, 0]
+    if pair_count:
+        rows["pair"]["queue"] = places.numbers[members[:, 1 : pair_count + 1]]
+        rows["pair"]["offset"] = places.offsets[chosen][:, 1 : pair_count + 1]
+    return rows
+
+
+class Bulk:
+    """The messages of one frame, on their way into a block."""
+
+    def __init__(self, items: Matrix, plans: Sequence[Plan], set_flags: Sequence[int]) -> None:
+        set_indexes = items["set"].astype(np.int64)
+        self.count = len(items)
+        self.plans = plans
+        self._lengths = items["length"].astype(np.int64)
+        self._orders = items["order"].astype(np.uint64)
+        self.flags = np.array(set_flags)[set_indexes] | (items["flags"] & ITEM_BITS)
+        """Entry flags."""
+
+        self._places = Places(plans, set_indexes)
+
+    def append(
+        self, core: "Core", records: bytearray, **frame: int
+    ) -> tuple["array[int]", "array[int]"]:
+        """Store; (log positions, queue offsets or -1), one per message."""
+        entries, places, lengths = core.entries, self._places, self._lengths
+        table_bytes = ENTRY.size * self.count + PAIR.size * int(places.pair_counts.sum())
+        block = OpenBlock(core, records, table_bytes)
+        ends = np.cumsum(lengths) + block.start
+        starts = ends - lengths
+        positions = starts + block.records_at
+        places.take(positions)
+        offsets = places.offsets[:, 0]
+        patch(block.body, starts, lengths, positions, offsets, core.log.wall_ms)
+        crcs = checksums(block.body, starts, ends, positions, block.nonce)
+        columns = {"length": lengths, "crc": crcs, "order": self._orders, "flags": self.flags}
+        rows = entry_table(columns, places)
+        entries.positions.frombytes(positions.astype(np.uint64).tobytes())
+        entries.lengths.frombytes(lengths.astype(np.uint32).tobytes())
+        entries.crcs.frombytes(crcs.tobytes())
+        entries.tags.frombytes(bytes(entries.tags.itemsize * self.count))
+        entries.orders.frombytes(self._orders.tobytes())
+        entries.flags.frombytes(self.flags.astype(np.uint16).tobytes())
+        block.close([rows], self.count, self.plans, **frame)
+        is_in_queue = places.numbers[places.members[:, 0]] != 0
+        return _as_array("Q", positions), _as_array("q", np.where(is_in_queue, offsets, -1))
+
+
+def _as_array(code: str, column: Matrix) -> "array[int]":
+    """A column of 64-bit numbers as the answer carries it."""
+    result = array(code)
+    result.frombytes(column.astype(np.int64).tobytes())
+    return result
