@@ -61,9 +61,6 @@ MISSING_TOPIC_MS: Final = 1000
 CATCH_ALL_QUEUES: Final = 4
 
 
-FLUSH_AT = int(__import__("os").environ.get("FLUSH_AT", "200"))
-
-
 class GatewayPipeline:
     """Implements ``protocols.pipeline.Pipeline``."""
 
@@ -89,7 +86,6 @@ class GatewayPipeline:
         self._tasks = Tasks("pipeline")
         self._incoming: list[tuple[Call, Sequence[Message], Callable[[SendResults], None]]] = []
         self._is_flush_due = False
-        self._inc = 0
         self._decisions: dict[tuple[Call, Head], Decision] = {}
         self._lanes: dict[Call, Lane] = {}
         self._learning: dict[tuple[str, str], list[Batch]] = {}
@@ -121,10 +117,6 @@ class GatewayPipeline:
         self, call: Call, messages: Sequence[Message], done: Callable[[SendResults], None]
     ) -> None:
         self._incoming.append((call, messages, done))
-        self._inc += len(messages)
-        if self._inc >= FLUSH_AT:
-            self._flush()
-            return
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -146,7 +138,6 @@ class GatewayPipeline:
     def _flush(self) -> None:
         """All posts of this tick: to their stores, in one frame each."""
         self._is_flush_due = False
-        self._inc = 0
         self._turn += 1
         incoming, self._incoming = self._incoming, []
         now_ms = clock.wall_ms()

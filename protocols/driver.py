@@ -155,19 +155,6 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._is_flush_due = False
         self._after()
 
-    def flush_now(self) -> None:
-        """
-        Hand what is queued to the kernel before this returns, not at the end of the tick.
-
-        For large frames: their receiver begins while we go on.
-        """
-        transport = self.transport
-        if transport is None or transport.is_closing() or self._is_lingering:
-            return
-        transport.set_write_buffer_limits(high=0)  # above it, uvloop writes at once
-        self._after()
-        transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
-
     def pause_reading(self) -> None:
         """Back-pressure: leave the peer's bytes in the kernel."""
         self._is_paused_by_owner = True

@@ -73,7 +73,7 @@ class Places:
         order = np.argsort(flat, kind="stable")
         edges = np.searchsorted(flat[order], np.arange(len(self.queues) + 1))
         entries = positions.astype(np.uint64)[order // width]
-        offsets = np.empty(len(flat), dtype=np.int64)
+        offsets = np.zeros(len(flat), dtype=np.int64)
         bounds = edges.tolist()
         for index, queue in enumerate(self.queues):
             first, last = bounds[index], bounds[index + 1]

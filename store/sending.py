@@ -98,7 +98,10 @@ class Sender:
             bulk = Bulk(frame.matrix, [p.plan or NOWHERE for p in plans], [p.flags for p in plans])
             return self._store_bulk(gateway, frame, plans, bulk)
         columns = frame.columns
-        is_simple = is_simple and not any([flag & _NOT_PLAIN for flag in set(columns.flags)])
+        bits = 0
+        for value in set(columns.flags):
+            bits |= value
+        is_simple = is_simple and not bits & _NOT_PLAIN
         count = len(columns.lengths)
         chosen: Sequence[int] = range(count)
         records = bytearray(frame.records)

@@ -18,6 +18,7 @@ from protocols.canonical import Message
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
+    FRAME_ITEMS_MAX,
     ITEM,
     NO_ONCE_KEY,
     ItemFlag,
@@ -26,8 +27,7 @@ from protocols.remoting.private import (
 )
 from protocols.remoting.records import encode_properties
 
-FRAMES_IN_FLIGHT_MAX: Final = int(__import__("os").environ.get("FIF", "4"))
-FIT = int(__import__("os").environ.get("FIT", "512"))
+FRAMES_IN_FLIGHT_MAX: Final = 2
 HAS_ONCE_KEY: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: enum arithmetic costs 0.5 µs
 RETAIN: Final = int(ItemFlag.RETAIN)
 CLEARS_RETAINED: Final = int(ItemFlag.CLEARS_RETAINED)
@@ -157,7 +157,7 @@ class FrameSender:
         items: list[bytes] = []
         pieces: list[bytes] = []
         size = 0
-        while self._pending and len(items) < FIT and size < FRAME_BYTES_MAX:
+        while self._pending and len(items) < FRAME_ITEMS_MAX and size < FRAME_BYTES_MAX:
             run = self._pending[0]
             set_index = sets.setdefault(run.copy.set_bytes, len(sets))
             at = len(items)
@@ -185,7 +185,7 @@ class FrameSender:
     def _fits(run: Run, item_count: int, size: int) -> bool:
         """All of the run goes into the frame, whatever its records come to."""
         size += run.batch.size_bytes + run.count * RECORD_BYTES_EXTRA
-        return item_count + run.count <= FIT and size <= FRAME_BYTES_MAX
+        return item_count + run.count <= FRAME_ITEMS_MAX and size <= FRAME_BYTES_MAX
 
     @staticmethod
     def _add_plain(
@@ -224,7 +224,7 @@ class FrameSender:
         messages, ids = batch.messages, batch.ids
         add, pack, queue_id, order = copy.template.add, ITEM.pack, copy.queue_id, copy.order_hash
         before = size
-        for index in range(run.start, min(run.stop, run.start + FIT - len(items))):
+        for index in range(run.start, min(run.stop, run.start + FRAME_ITEMS_MAX - len(items))):
             message = messages[index]
             body = message.body
             if items and size + len(body) + RECORD_BYTES_EXTRA > FRAME_BYTES_MAX:

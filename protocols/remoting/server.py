@@ -35,9 +35,6 @@ class RemotingHandler(Protocol):
         ...
 
 
-EAGER_BYTES = int(__import__("os").environ.get("EAGER", "32768"))
-
-
 class SocketWire:
     """A ``Wire`` on the common driver."""
 
@@ -72,10 +69,7 @@ class SocketWire:
 
     def send(self, commands: Sequence[RemotingCommand]) -> None:
         self.connection.send(commands)
-        if len(commands) == 1 and len(commands[0].body) > EAGER_BYTES:
-            self.driver.flush_now()
-        else:
-            self.driver.flush_soon()
+        self.driver.flush_soon()
         transport = self.driver.transport
         if transport is not None and transport.get_write_buffer_size() > WRITE_BYTES_MAX:
             logger.warning("peer %s leaves too much unread: cut off", self.peer.address)

@@ -1,0 +1,117 @@
+"""The numpy appender and the plain one write the same bytes and answer the same."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import store.lifecycle
+import store.log.log
+import store.log.recovery
+from protocols.remoting import matrix
+from protocols.remoting.private import ITEM, NO_ONCE_KEY, SendSet, encode_send, encode_set
+from protocols.remoting.private import decode_send as decode
+from store.answers import EngineConfig
+from store.index.queues import Queue
+from tests.store.engine_kit import Driver, filter_key, make_record
+
+CONFIG = EngineConfig(segment_bytes=4 << 20, log_bytes_max=64 << 20, is_zero_filled=False)
+IS_HERE = matrix.np is not None
+
+pytestmark = pytest.mark.skipif(not IS_HERE, reason="numpy is not installed (extra speed)")
+
+
+def same_random(size: int) -> bytes:
+    """Log ids and nonces that two engines share."""
+    return bytes(range(1, size + 1))
+
+
+@contextmanager
+def without_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(matrix, "np", None)
+        yield
+
+
+def random_frame(rng: random.Random, number: int, count: int) -> bytes:
+    """Sets that alternate or come in runs, with none to three light queues, most with a topic."""
+    set_count = rng.choice((1, 1, 2, 9))
+    sets = [
+        encode_set(
+            SendSet(
+                rng.choice((1, 1, 1, 0)) if n else 1,
+                "t",
+                rng.randrange(4),
+                tuple(filter_key(f"f/{rng.randrange(5)}") for _ in range(rng.randrange(4) or 1)),
+            )
+        )
+        for n in range(set_count)
+    ]
+    is_even = rng.random() < 0.5
+    run, items, records = rng.choice((1, 7, 50)), [], []
+    for index in range(count):
+        body = bytes(40 if is_even else rng.randrange(200))
+        record = bytearray(make_record("t", body, TAGS="a", TG_SUBJECT="x" * rng.choice((1, 1))))
+        at = index // run % set_count
+        items.append(ITEM.pack(len(record), at, rng.randrange(4), 1 + at, 0, NO_ONCE_KEY))
+        records.append(bytes(record))
+    return encode_send(1, number, number - 1, sets, items, records)
+
+
+def contents(driver: Driver) -> list[object]:
+    """What a store knows of its queues and entries."""
+    engine = driver.engine
+    queues = sorted(engine._core.queues, key=lambda queue: queue.number)
+    entries = engine._core.entries
+    columns = (entries.positions, entries.lengths, entries.crcs, entries.orders, entries.flags)
+    return [*map(facts_of, queues), *[list(column) for column in columns]]
+
+
+def facts_of(queue: Queue) -> tuple[object, ...]:
+    return (queue.number, queue.first, queue.next, list(queue.entries))
+
+
+def run(frames: list[bytes]) -> tuple[list[bytes], list[object], list[object]]:
+    """(blocks written, answers, contents)."""
+    driver = Driver(config=CONFIG)
+    driver.topic("t")
+    written: list[bytes] = []
+    answers: list[object] = []
+    for body in frames:
+        pending = driver.engine.send("gw", decode(body), driver.now)
+        batch = driver.engine.take_writes()
+        assert batch is not None
+        written += [bytes(buffer) for part in batch.parts for buffer in part.buffers]
+        batch.execute(driver.disk)
+        driver.engine.confirm(batch)
+        answer = pending.result()
+        answers.append((list(answer.positions), list(answer.offsets), answer.refused))
+    assert driver.engine.take_writes() is None
+    facts = contents(driver)
+    driver.restart()
+    assert driver.report.torn_bytes == 0
+    return written, answers, facts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_numpy_writes_what_the_plain_appender_writes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (store.lifecycle, store.log.log, store.log.recovery):
+        monkeypatch.setattr(module, "urandom", same_random)
+    rng = random.Random(seed)
+    sizes = [rng.choice((matrix.MATRIX_ITEMS_MIN, 200, 333)) for _ in range(4)]
+    frames = [random_frame(rng, number, size) for number, size in enumerate(sizes, 1)]
+    fast = run(frames)
+    with without_numpy(monkeypatch):
+        assert decode(frames[0]).matrix is None
+        assert run(frames) == fast
+
+
+def test_a_big_frame_with_bad_lengths_is_malformed() -> None:
+    rng = random.Random(1)
+    body = bytearray(random_frame(rng, 1, 200))
+    assert decode(bytes(body)).matrix is not None
+    with pytest.raises(Exception, match="do not add up"):
+        decode(bytes(body) + b"x")
