@@ -1,0 +1,1 @@
+"""A package by declaration, so that no installed distribution's ``tests`` is taken for it."""
