@@ -1,0 +1,63 @@
+import com.hivemq.client.mqtt.MqttClient;
+import com.hivemq.client.mqtt.MqttWebSocketConfig;
+import com.hivemq.client.mqtt.datatypes.MqttQos;
+import com.hivemq.client.mqtt.mqtt3.Mqtt3BlockingClient;
+import com.hivemq.client.mqtt.mqtt5.Mqtt5BlockingClient;
+import java.net.URI;
+import java.util.concurrent.TimeUnit;
+
+/** HiveMQ's client: HiveMq URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints. */
+public class HiveMq {
+    public static void main(String[] arguments) throws Exception {
+        URI uri = URI.create(arguments[0]);
+        String topic = arguments[2];
+        var builder = MqttClient.builder().identifier("hivemq-" + ProcessHandle.current().pid())
+            .serverHost(uri.getHost()).serverPort(uri.getPort());
+        if (uri.getScheme().equals("ws")) {
+            builder = builder.webSocketConfig(
+                MqttWebSocketConfig.builder().serverPath("mqtt").build());
+        }
+        if (arguments[1].equals("5")) {
+            run5(builder.useMqttVersion5().buildBlocking(), topic);
+        } else {
+            run3(builder.useMqttVersion3().buildBlocking(), topic);
+        }
+        System.exit(0);
+    }
+
+    static void run5(Mqtt5BlockingClient client, String topic) throws Exception {
+        client.connect();
+        try (var publishes = client.publishes(com.hivemq.client.mqtt.MqttGlobalPublishFilter.ALL)) {
+            client.subscribeWith().topicFilter(topic + "/#").qos(MqttQos.EXACTLY_ONCE).send();
+            for (MqttQos qos : MqttQos.values()) {
+                client.publishWith().topic(topic + "/" + qos.getCode()).qos(qos)
+                    .payload("hello".getBytes()).contentType("text/plain")
+                    .userProperties().add("k", "v").applyUserProperties().send();
+            }
+            for (int left = 3; left > 0; left--) {
+                var got = publishes.receive(20, TimeUnit.SECONDS).orElseThrow();
+                System.out.println(got.getTopic() + " " + new String(got.getPayloadAsBytes()) + " "
+                    + got.getQos().getCode() + " "
+                    + got.getUserProperties().asList().get(0).getValue());
+            }
+        }
+        client.disconnect();
+    }
+
+    static void run3(Mqtt3BlockingClient client, String topic) throws Exception {
+        client.connect();
+        try (var publishes = client.publishes(com.hivemq.client.mqtt.MqttGlobalPublishFilter.ALL)) {
+            client.subscribeWith().topicFilter(topic + "/#").qos(MqttQos.EXACTLY_ONCE).send();
+            for (MqttQos qos : MqttQos.values()) {
+                client.publishWith().topic(topic + "/" + qos.getCode()).qos(qos)
+                    .payload("hello".getBytes()).send();
+            }
+            for (int left = 3; left > 0; left--) {
+                var got = publishes.receive(20, TimeUnit.SECONDS).orElseThrow();
+                System.out.println(got.getTopic() + " " + new String(got.getPayloadAsBytes()) + " "
+                    + got.getQos().getCode());
+            }
+        }
+        client.disconnect();
+    }
+}
