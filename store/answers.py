@@ -46,6 +46,9 @@ class EngineConfig:
     cache_bytes_max: int = 64 << 20
     """Blocks just stored that stay in memory for readers; un-synced ones always do."""
 
+    index_cache_bytes_max: int = 64 << 20
+    """Index files of sealed segments that stay in memory for readers of old messages."""
+
     auto_create_queue_count: int = 0
     """Message queues of a topic that comes into being by a first send; 0: refuse such sends."""
 

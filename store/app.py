@@ -251,6 +251,8 @@ class Store:
                     await self._in_background(upkeep.execute)
                     engine.upkeep_done(upkeep)
                     upkeep = None
+                if await self._seal(engine):
+                    pause = HOUSEKEEPING_BUSY_S
                 snapshot = engine.snapshot_due(clock.read())
                 if snapshot is not None:
                     await self._in_background(snapshot.execute)
@@ -259,6 +261,27 @@ class Store:
                 logger.error("background work on the disk failed: %s", error)
                 pause = RETRY_S
             await asyncio.sleep(pause)
+
+    async def _seal(self, engine: Engine) -> bool:
+        """The index of one sealed segment goes to its file; False: nothing to do."""
+        work = engine.seal_due()
+        if work is None:
+            return False
+        try:
+            await self._step_by_step(work.gather)
+            await self._in_background(work.execute)
+            await self._step_by_step(work.release)
+        finally:
+            engine.seal_done()
+        return True
+
+    @staticmethod
+    async def _step_by_step(step: Callable[[], bool]) -> None:
+        """Until it says True; requests are served in between."""
+        is_done = False
+        while not is_done:
+            is_done = step()
+            await asyncio.sleep(0)
 
     async def _in_background(self, execute: Callable[[Disk], T]) -> T:
         loop = asyncio.get_running_loop()

@@ -10,8 +10,10 @@ from protocols.clock import Now
 from protocols.errors import Code, Refused
 from store.answers import Counters, EngineConfig
 from store.disk import Disk
+from store.index.cold import ColdIndex
 from store.index.entries import Entries
 from store.index.queues import Queue, QueueTable
+from store.index.sealing import Sealer
 from store.log.cache import RecentBlocks
 from store.log.format import SEGMENT_HEADER_BYTES, EntryFlag, Kind, crc32, seed
 from store.log.log import Log
@@ -31,12 +33,17 @@ class Core:
         self.counters = Counters()
         self.cache = RecentBlocks(config.cache_bytes_max)
         self.log = Log(disk, config, self.cache)
-        self.entries = Entries()
-        self.queues = QueueTable()
+        self.cold = ColdIndex(disk, self.log.segments, config.index_cache_bytes_max)
+        self.entries = Entries(self.cold)
+        self.queues = QueueTable(self.cold)
+        self.sealer = Sealer(self)
         self.woken_groups: set[int] = set()
         self.woken_queues: set[tuple[str, int]] = set()
         self.newest_ms: dict[int, int] = {}
         """Segment number → wall time of its newest block."""
+
+        self.touched: dict[int, dict[Queue, None]] = {}
+        """Segment number → queues with entries in it, until its index is in a file."""
 
         self.on_message_queue: Callable[[Queue], None] = lambda queue: None
         """Groups that read the topic take the new queue into their read set."""
@@ -57,7 +64,9 @@ class Core:
     def appended(self, touched: Iterable[Queue]) -> None:
         """A block with entries was built: volatile groups see it now, others when durable."""
         queues = tuple(touched)
-        self.newest_ms[self.log.segments.last.number] = self.log.wall_ms
+        number = self.log.segments.last.number
+        self.newest_ms[number] = self.log.wall_ms
+        self.touched.setdefault(number, {}).update(dict.fromkeys(queues))
         for queue in queues:
             for group, read in queue.readers:
                 if group.spec.is_volatile:

@@ -3,7 +3,8 @@ The store's engine: one log, everything else derived from it.
 
 A library with a clock argument: no socket, task, thread or clock is used here. Calls come from
 one thread (the event loop); only the ``execute`` of ``WriteBatch``, ``PrepareSegment``,
-``Upkeep`` and ``SnapshotWork`` may run in another, and touch nothing of the engine but the disk.
+``Upkeep``, ``SealWork`` and ``SnapshotWork`` may run in another, and touch nothing of the engine
+but the disk.
 
 The driver's loop::
 
@@ -57,6 +58,7 @@ from store.groups.deliveries import Deliveries
 from store.groups.group import Group
 from store.groups.selection import Wanted
 from store.index.queues import Queue
+from store.index.sealing import SealWork
 from store.late import LateEntries
 from store.lifecycle import Lifecycle
 from store.log.format import Kind
@@ -212,6 +214,15 @@ class Engine:
     def segment_prepared(self, work: PrepareSegment) -> None:
         """*work* is done."""
         self._core.log.spares.prepared(work)
+
+    def seal_due(self) -> SealWork | None:
+        """A segment whose index goes from memory to a file: ``gather`` until it is true, then
+        ``execute`` in the background, then ``release`` until it is true."""
+        return self._core.sealer.due() if self._core.log.failure is None else None
+
+    def seal_done(self) -> None:
+        """That work is over, whether or not its file could be written."""
+        self._core.sealer.done()
 
     def upkeep_due(self) -> Upkeep | None:
         """Files of segments that went, for the background thread; one at a time."""

@@ -11,6 +11,7 @@ from protocols.clock import Now
 from store.answers import RecoveryReport, StoreFailed, Woken
 from store.core import Core
 from store.groups.deliveries import Deliveries
+from store.index.adoption import adopt_indexes, connect_index
 from store.log.format import Kind
 from store.log.recovery import Tail, find_tail, open_segments, read_segment, scan, settle_tail
 from store.log.segments import Segment
@@ -68,6 +69,7 @@ class Lifecycle:
         else:
             log.log_id = urandom(16)
             log.epoch = 1
+            connect_index(self._core)
             report = RecoveryReport(1, 0, 0, 0, 0, 0, 0, True, 0)
         self._parts.held.settle()
         self._parts.groups.epoch_start = log.end
@@ -97,6 +99,7 @@ class Lifecycle:
             log.segments.add(segment)
         log.log_id = tail.log_id
         log.end = log.confirmed = tail.end
+        connect_index(core)
         report = self._replay(tail, snapshot)
         self._room.snapshot_position = usable[-1].position if len(usable) > 1 else 0
         self._snapshot_position = snapshot.position if snapshot is not None else 0
@@ -107,9 +110,12 @@ class Lifecycle:
         start = snapshot.position if snapshot is not None else 0
         state = snapshot.state if snapshot is not None else None
         replay = Replay(self._parts, self._deliveries, start, state)
-        block_count, covered = 0, tail.segments[0].base
+        sealed = adopt_indexes(core, tail.segments, start, state)
+        core.entries.hot_from = sealed
+        replay.record_count = sum([header.record_count for header in core.cold.sealed.values()])
+        block_count, covered = 0, sealed
         rotten_bytes = 0
-        for segment in tail.segments:
+        for segment in tail.segments[len(core.cold.sealed) :]:
             is_last = segment is tail.segments[-1]
             data = read_segment(core.disk, core.config, segment, is_last=is_last)
             for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):
@@ -124,9 +130,8 @@ class Lifecycle:
         log.sequence = max(replay.sequence, tail.sequence)
         log.epoch = max(replay.epoch, tail.epoch) + 1
         core.entries.visible = tail.end
-        for queue in core.queues:
-            for group, read in queue.readers:
-                group.ready[read] = None
+        for group in self._parts.groups:
+            group.ready = dict.fromkeys(group.reads.values())
         if replay.rotten_count or rotten_bytes:
             _log.error("rot: %d records, %d bytes", replay.rotten_count, rotten_bytes)
         return RecoveryReport(

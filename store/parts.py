@@ -35,14 +35,16 @@ class Parts:
 
     def dump(self) -> dict[str, Any]:
         """State as of now, for a snapshot."""
+        self.core.sealer.finish()
         queues = [
-            (q.number, q.key, q.name, q.policy, q.topic, q.queue_id, q.next)
+            (q.number, q.key, q.name, q.policy, q.topic, q.queue_id, q.next, q.first, q.sealed)
             for q in self.core.queues
         ]
         return {
             "epoch": self.core.log.epoch,
             "sequence": self.core.log.sequence,
             "queues": queues,
+            "sealed": self.core.cold.newest,
             "next_queue": self.core.queues.next_number,
             "topics": self.topics.dump(),
             "settings": self.settings.dump(),

@@ -1,6 +1,7 @@
 """Reads that change nothing: by offset, by time, and groups for inspection."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from protocols.errors import Refused
 from store.answers import GroupState, InFlight, ReadResult, ReadStatus
@@ -9,6 +10,9 @@ from store.groups.group import Group
 from store.index.queues import Queue
 from store.log.format import EntryFlag
 from store.log.messages import store_ms
+
+LOOKED_PER_RECORD: Final = 16
+"""Entries that a read with a filter looks at for each one that it may return."""
 
 
 class Reader:
@@ -21,6 +25,7 @@ class Reader:
         """(smallest kept, end of visible)."""
         if queue is None:
             return 0, 0
+        queue.first = queue.seek(queue.first)  # segments may have gone since a snapshot told it
         return queue.first, max(queue.first, queue.visible_end(self._core.entries.visible))
 
     def read(
@@ -43,23 +48,23 @@ class Reader:
         if offset == high:
             return ReadResult(ReadStatus.NO_NEW, [], offset, low, high)
         records: list[bytes] = []
-        size = 0
-        at = offset
-        while at < high and len(records) < count and at - offset < count * 16:
-            (entry,) = queue.slice(at, at + 1)
+        size, looked = 0, 0
+        end = high
+        for at, entry in _walk(queue, offset, high, count):
             length = self._core.entries.length_of(entry)
-            if records and size + length > bytes_max:
+            is_over = records and size + length > bytes_max
+            if is_over or len(records) == count or looked == count * LOOKED_PER_RECORD:
+                end = at
                 break
-            at += 1
-            is_gap = queue.has_gaps and at < high and queue.slice(at, at + 1)[0] == entry
-            if is_gap or not self._has_tag(entry, tags):
+            looked += 1
+            if not self._has_tag(entry, tags):
                 continue
             record = self._record(entry)
             if record and (matches is None or matches(record)):
                 records.append(record)
                 size += length
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
-        return ReadResult(status, records, at, low, high)
+        return ReadResult(status, records, end, low, high)
 
     def does_match(self, matches: Callable[[bytes], bool], entry: int) -> bool:
         """Whether the entry's message passes a filter; one that is rot does not."""
@@ -96,7 +101,8 @@ class Reader:
         low, high = self.offset_range(queue)
         if queue is None or not low <= offset < high:
             return -1
-        return queue.slice(offset, offset + 1)[0]
+        found = queue.slice(offset, offset + 1)
+        return found[0] if found else -1
 
     def offset_by_time(self, topic: str, queue_id: int, wall_ms: int) -> int:
         """By bisection over the store times in the records."""
@@ -106,11 +112,12 @@ class Reader:
             return 0
         while low < high:
             middle = (low + high) // 2
-            record = self._record(queue.slice(middle, middle + 1)[0])
-            if record and store_ms(record) >= wall_ms:
+            there = queue.seek(middle)
+            record = self._record(queue.slice(there, there + 1)[0]) if there < high else b""
+            if there >= high or (record and store_ms(record) >= wall_ms):
                 high = middle
             else:
-                low = middle + 1
+                low = there + 1
         return low
 
     def group_state(self, group: Group) -> GroupState:
@@ -143,3 +150,18 @@ class Reader:
             queue = read.queue
             found.update(queue.range(queue.seek(queue.offset_from(cursor)), read.at))
         return tuple(sorted(found - group.open.keys()))
+
+
+def _walk(queue: Queue, at: int, high: int, step: int) -> Iterator[tuple[int, int]]:
+    """(offset, entry) from offset *at* on, without those that are missing."""
+    while (at := queue.seek(at)) < high:
+        part = queue.slice(at, min(high, at + step))
+        for offset, entry in enumerate(part, at):
+            is_lost = (
+                queue.has_gaps
+                and offset + 1 < high
+                and entry in queue.slice(offset + 1, offset + 2)
+            )
+            if not is_lost:
+                yield offset, entry
+        at += len(part)

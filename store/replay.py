@@ -5,7 +5,8 @@ Replay calls the same methods as live requests do, and needs no clock: what time
 the records (store page, rule 5).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from store.answers import TopicConfig
@@ -20,7 +21,7 @@ from store.log.format import (
     EntryFlag,
     Kind,
     crc32,
-    decode_entries,
+    entry_struct,
 )
 from store.log.recovery import ScannedBlock
 from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
@@ -28,8 +29,7 @@ from store.parts import Parts
 from store.sending import retained_change
 from store.timers.held import decode_checked, decode_positions
 
-_unpack: Final = ENTRY.unpack_from
-_unpack_pair: Final = PAIR.unpack_from
+_MESSAGE: Final = int(Kind.MESSAGE)
 _SPECIAL: Final = int(
     EntryFlag.HAS_EXPIRES
     | EntryFlag.HAS_ONCE
@@ -68,11 +68,12 @@ class Replay:
     def _load_queues(self, state: dict[str, Any]) -> None:
         """Before the scan: entries need their queues."""
         queues = self._core.queues
-        for number, key, name, policy, topic, queue_id, following in state["queues"]:
+        for number, key, name, policy, topic, queue_id, following, first, sealed in state["queues"]:
             if topic:
                 queue = queues.add_message_queue(number, topic, queue_id)
             else:
                 queue = queues.add_light(number, key, name, policy)
+            queue.first, queue.sealed = first, sealed
             self._nexts.append((queue, following))
         queues.next_number = state["next_queue"]
         self.epoch, self.sequence = state["epoch"], state["sequence"]
@@ -112,53 +113,100 @@ class Replay:
         self.record_count += header.record_count
 
     def _feed_records(self, block: ScannedBlock, *, is_new: bool) -> None:
-        """One pass over table and records: this loop is what a restart waits for."""
-        data, nonce = block.data, block.segment.nonce
-        numbered = self._core.queues.by_number
+        """What a restart waits for: most blocks are messages of one shape."""
+        if not self._feed_alike(block, is_new=is_new):
+            self._feed_each(block, is_new=is_new)
+
+    def _feed_alike(self, block: ScannedBlock, *, is_new: bool) -> bool:
+        """All at once, if all are plain messages with as many light queues; False: they are not."""
+        header, data = block.header, block.data
+        count = header.record_count
+        if not count or header.table_bytes % count:
+            return False
+        pair_count = (header.table_bytes // count - ENTRY.size) // PAIR.size
+        row = entry_struct(pair_count)
+        if header.table_bytes != row.size * count:
+            return False
+        columns = list(zip(*row.iter_unpack(data[BLOCK.size : block.table_end]), strict=True))
+        sizes, kinds, _, flags, pairs, lengths, crcs, tags, orders, *places = columns
+        if {*sizes} != {row.size} or {*kinds} != {_MESSAGE} or {*pairs} != {pair_count}:
+            return False
+        if any([bits & _SPECIAL for bits in {*flags}]):
+            return False
+        ends = list(accumulate(lengths, initial=block.records_at))
+        if is_new and not self._verifies(block, ends, crcs):
+            return False
         entries = self._core.entries
-        message = int(Kind.MESSAGE)
-        columns = (entries.positions, entries.lengths, entries.crcs, entries.tags, entries.orders)
-        add_position, add_length, add_crc, add_tag, add_order = [one.append for one in columns]
-        add_flags = entries.flags.append
-        at, position = BLOCK.size, block.records_at
-        for _ in range(block.header.record_count):
-            size, kind, _, flags, pairs, length, crc, tag, order, number, offset = _unpack(data, at)
+        ends.pop()
+        entries.positions.extend(ends)
+        entries.lengths.extend(lengths)
+        entries.crcs.extend(crcs)
+        entries.tags.extend(tags)
+        entries.orders.extend(orders)
+        entries.flags.extend(flags)
+        for numbers, offsets in zip(places[::2], places[1::2], strict=True):
+            self._place(block.segment.number, numbers, offsets, ends)
+        return True
+
+    def _verifies(self, block: ScannedBlock, ends: list[int], crcs: tuple[int, ...]) -> bool:
+        nonce, data, base = block.segment.nonce & M32, block.data, block.position
+        found = [
+            crc32(data[start - base : end - base], (nonce + start) & M32)
+            for start, end in pairwise(ends)
+        ]
+        return tuple(found) == crcs
+
+    def _place(
+        self,
+        segment: int,
+        numbers: Sequence[int],
+        offsets: Sequence[int],
+        positions: Sequence[int],
+    ) -> None:
+        """Enter the positions in their queues."""
+        queues, touched = self._core.queues, self._core.touched.setdefault(segment, {})
+        if len({*numbers}) == 1:
+            rows = {numbers[0]: (offsets, positions)}
+        else:
+            found: dict[int, tuple[list[int], list[int]]] = {}
+            for number, offset, position in zip(numbers, offsets, positions, strict=True):
+                row = found.get(number)
+                if row is None:
+                    row = found[number] = ([], [])
+                row[0].append(offset)
+                row[1].append(position)
+            rows = dict(found)
+        for number, (places, at) in rows.items():
+            queue = queues.get(number)
+            if queue is not None:
+                queue.put_all(places, at)
+                touched[queue] = None
+
+    def _feed_each(self, block: ScannedBlock, *, is_new: bool) -> None:
+        """One by one."""
+        data, nonce = block.data, block.segment.nonce
+        position = block.records_at
+        for entry in block.entries():
             start = position - block.position
-            if is_new and crc32(data[start : start + length], (nonce + position) & M32) != crc:
+            record = data[start : start + entry.length]
+            if is_new and crc32(record, (nonce + position) & M32) != entry.crc:
                 self.rotten_count += 1
-            elif kind == message and not flags & _SPECIAL:
-                add_position(position)
-                add_length(length)
-                add_crc(crc)
-                add_tag(tag)
-                add_order(order)
-                add_flags(flags)
-                queue = numbered.get(number)
-                if queue is not None:
-                    queue.put(offset, position)
-                for index in range(pairs):
-                    number, offset = _unpack_pair(data, at + ENTRY.size + PAIR.size * index)
-                    queue = numbered.get(number)
-                    if queue is not None:
-                        queue.put(offset, position)
             else:
-                (entry,) = decode_entries(data, at, 1)
-                record = data[start : start + length] if is_new else None
-                self._feed_special(position, entry, record, block)
-            at += size
-            position += length
+                self._feed_special(position, entry, record if is_new else None, block)
+            position += entry.length
 
     def _feed_special(
         self, at: int, entry: Entry, record: memoryview | None, block: ScannedBlock
     ) -> None:
         """State records, and messages with more to them than a place in queues."""
         if entry.kind in (Kind.MESSAGE, Kind.INDEX):
-            self._index(at, entry, record, block.header.store_ms)
+            self._index(at, entry, record, block)
         elif record is not None:
             self._handlers[Kind(entry.kind)](record, block)
 
-    def _index(self, at: int, entry: Entry, record: memoryview | None, store_ms: int) -> None:
+    def _index(self, at: int, entry: Entry, record: memoryview | None, block: ScannedBlock) -> None:
         entries, queues = self._core.entries, self._core.queues
+        touched = self._core.touched.setdefault(block.segment.number, {})
         entries.add(at, entry.length, entry.crc, entry.tag_hash, entry.order_hash, entry.flags)
         places = [(entry.queue, entry.offset)] if entry.queue else []
         pairs = iter(entry.pairs)
@@ -166,6 +214,7 @@ class Replay:
             queue = queues.get(number)
             if queue is not None:
                 queue.put(offset, at)
+                touched[queue] = None
         if entry.target >= 0:
             entries.targets[at] = entry.target
         if entry.expires_at_ms:
@@ -174,7 +223,7 @@ class Replay:
             return
         if entry.once_key:
             offset = entry.offset if entry.queue else -1
-            self._parts.once.add(entry.once_key, at, offset, store_ms)
+            self._parts.once.add(entry.once_key, at, offset, block.header.store_ms)
         if entry.flags & EntryFlag.SETS_RETAINED:
             self._parts.retained.apply(retained_change(record, at, entry.flags))
         if entry.flags & EntryFlag.HELD:

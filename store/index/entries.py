@@ -8,7 +8,10 @@ position is merging integers. Columns are ascending by position; facts are found
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from store.index.cold import ColdIndex
 
 NO_LIMIT: Final = 1 << 63
 """Above every position."""
@@ -30,6 +33,15 @@ class Columns:
         self.orders = array("Q")
         self.flags = array("H")
 
+    def add(self, position: int, length: int, crc: int, tag: int, order: int, flags: int) -> None:
+        """One entry. (Frames extend the columns in one go.)"""
+        self.positions.append(position)
+        self.lengths.append(length)
+        self.crcs.append(crc)
+        self.tags.append(tag)
+        self.orders.append(order)
+        self.flags.append(flags)
+
     def index_of(self, position: int) -> int:
         """-1: no entry there."""
         index = bisect_left(self.positions, position)
@@ -50,10 +62,14 @@ class Columns:
 class Entries(Columns):
     """All entries; what is visible to whom."""
 
-    __slots__ = ("expires", "targets", "visible")
+    __slots__ = ("cold", "expires", "hot_from", "targets", "visible")
 
-    def __init__(self) -> None:
+    def __init__(self, cold: "ColdIndex") -> None:
         super().__init__()
+        self.cold = cold
+        self.hot_from = 0
+        """Entries below this log position are in index files, not in these columns."""
+
         self.visible = 0
         """Entries below this log position are durable."""
 
@@ -68,20 +84,17 @@ class Entries(Columns):
         """A limit that hides nothing."""
         return NO_LIMIT
 
-    def add(self, position: int, length: int, crc: int, tag: int, order: int, flags: int) -> None:
-        """One entry. (Frames extend the columns in one go.)"""
-        self.positions.append(position)
-        self.lengths.append(length)
-        self.crcs.append(crc)
-        self.tags.append(tag)
-        self.orders.append(order)
-        self.flags.append(flags)
-
     # ── facts ───────────────────────────────────────────────────────────────────────────
 
     def locate(self, position: int) -> tuple[Columns, int]:
         """Columns that hold the entry, and its index there; -1: no such entry."""
-        return self, self.index_of(position)
+        positions = self.positions
+        if position < self.hot_from or not positions:
+            return self.cold.locate(position)
+        index = bisect_left(positions, position)
+        if index < len(positions) and positions[index] == position:
+            return self, index
+        return self, -1
 
     def has(self, position: int) -> bool:
         return self.locate(position)[1] >= 0
@@ -92,8 +105,13 @@ class Entries(Columns):
         return self.positions[index] if index >= 0 else -1
 
     def known(self, positions: Iterable[int]) -> list[int]:
-        """Those that are entries, ascending."""
-        return [position for position in sorted(positions) if self.has(position)]
+        """Those that are entries, ascending. What is sealed is believed: it is not read now."""
+        is_sealed, hot_from = self.cold.is_sealed, self.hot_from
+        return [
+            position
+            for position in sorted(positions)
+            if (is_sealed(position) if position < hot_from else self.has(position))
+        ]
 
     def flags_of(self, position: int) -> int:
         """0 for an entry that is gone."""
@@ -133,9 +151,19 @@ class Entries(Columns):
 
     # ── retention ───────────────────────────────────────────────────────────────────────
 
-    def drop_before(self, position: int) -> None:
-        """Forget entries below *position*."""
+    def forget_before(self, position: int) -> None:
+        """Columns below *position* are in index files now."""
         super().drop_before(position)
+        self.hot_from = position
+
+    def drop_before(self, position: int) -> None:
+        """Entries below *position* went."""
+        super().drop_before(position)
+        self.hot_from = max(self.hot_from, position)
+        self.forget_range(0, position)
+
+    def forget_range(self, start: int, stop: int) -> None:
+        """Entries from *start* to *stop* went."""
         for sparse in (self.targets, self.expires):
-            for entry in [entry for entry in sparse if entry < position]:
+            for entry in [entry for entry in sparse if start <= entry < stop]:
                 del sparse[entry]

@@ -279,11 +279,10 @@ class Log:
         used = (self.end - segments.last.base) / segments.last.capacity if segments.items else 0.0
         return self.spares.wanted(used)
 
-    def drop_first(self) -> Segment:
-        """The oldest segment goes; its file lives on, or not."""
-        segment = self.segments.drop_first()
+    def drop(self, segment: Segment) -> None:
+        """It goes; its file lives on, or not."""
+        self.segments.drop(segment)
         self.spares.retire(segment.name, segment.file_bytes)
-        return segment
 
     def upkeep_due(self) -> Upkeep | None:
         return self.spares.upkeep_due() if self.failure is None else None

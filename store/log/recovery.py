@@ -58,6 +58,11 @@ class ScannedBlock(NamedTuple):
         return decode_entries(self.data, BLOCK.size, self.header.record_count)
 
     @property
+    def table_end(self) -> int:
+        """Index in ``data`` behind the entry table."""
+        return BLOCK.size + self.header.table_bytes
+
+    @property
     def records_at(self) -> int:
         """Log position of the first record."""
         return self.position + BLOCK.size + self.header.table_bytes

@@ -119,19 +119,29 @@ class WriteBatch:
 
 
 class Segments:
-    """All segments, oldest first."""
+    """All segments, oldest first. Positions may be missing between two of them."""
 
     def __init__(self) -> None:
         self._items: list[Segment] = []
         self._bases: list[int] = []
+        self._by_number: dict[int, Segment] = {}
+        self._hole_bytes = 0
 
     def add(self, segment: Segment) -> None:
+        if self._items:
+            self._hole_bytes += segment.base - self._items[-1].end
         self._items.append(segment)
         self._bases.append(segment.base)
+        self._by_number[segment.number] = segment
 
-    def drop_first(self) -> Segment:
-        self._bases.pop(0)
-        return self._items.pop(0)
+    def drop(self, segment: Segment) -> None:
+        """Any but the last."""
+        index = self._items.index(segment)
+        if index == 0:
+            self._hole_bytes -= self._items[1].base - segment.end
+        else:
+            self._hole_bytes += segment.end - segment.base
+        del self._items[index], self._bases[index], self._by_number[segment.number]
 
     def find(self, position: int) -> Segment | None:
         """The segment whose blocks cover *position*."""
@@ -139,6 +149,19 @@ class Segments:
         if index < 0 or position >= self._items[index].end:
             return None
         return self._items[index]
+
+    def at_or_after(self, position: int) -> Segment | None:
+        """The segment that covers *position*, or the first one above it."""
+        index = max(0, bisect_right(self._bases, position) - 1)
+        while index < len(self._items) and self._items[index].end <= position:
+            index += 1
+        return self._items[index] if index < len(self._items) else None
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def numbered(self, number: int) -> Segment:
+        return self._by_number[number]
 
     @property
     def items(self) -> Sequence[Segment]:
@@ -155,4 +178,6 @@ class Segments:
     @property
     def byte_count(self) -> int:
         """Bytes of blocks in all segments."""
-        return self._items[-1].end - self._bases[0] if self._items else 0
+        if not self._items:
+            return 0
+        return self._items[-1].end - self._bases[0] - self._hole_bytes

@@ -159,6 +159,10 @@ class Spares:
         is_kept = size == self._segment_bytes and self.count + len(upkeep.spares) < SPARES_MAX
         upkeep.given_up.append((name, self._new_name() if is_kept else ""))
 
+    def remove(self, name: str) -> None:
+        """A file that belongs to a segment that went."""
+        self._upkeep.given_up.append((name, ""))
+
     def cool(self, name: str) -> None:
         """Nobody is expected to read this segment soon."""
         self._upkeep.cold.append(name)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from store.core import Core
+from store.index.pages import index_name
 from store.log.segments import Segment
 
 RESERVE_SEGMENTS: Final = 2
@@ -66,11 +67,32 @@ class Room:
 
     def delete(self, segments: list[Segment]) -> None:
         """Forget them: index first, file last."""
-        core = self._core
         for segment in segments:
-            core.entries.drop_before(segment.end)
-            for queue in core.queues:
-                queue.drop_before(segment.end)
-            core.log.drop_first()
-            core.newest_ms.pop(segment.number, None)
-            core.counters.deleted_bytes += segment.end - segment.base
+            if segment.number in self._core.cold.sealed:
+                self._delete_sealed(segment)
+            else:
+                self._delete_oldest(segment)
+            self._core.newest_ms.pop(segment.number, None)
+            self._core.counters.deleted_bytes += segment.end - segment.base
+
+    def _delete_sealed(self, segment: Segment) -> None:
+        """One whose index is in a file; others may be older."""
+        core, number = self._core, segment.number
+        directory = core.cold.directory(number)
+        core.cold.drop(number)
+        core.log.spares.remove(index_name(number))  # before the segment: never an index of nothing
+        core.log.drop(segment)
+        for index in range(len(directory)):
+            row = directory.row(index)
+            queue = core.queues.get(row.queue)
+            if queue is not None:
+                queue.dropped(row)
+        core.entries.forget_range(segment.base, segment.end)
+
+    def _delete_oldest(self, segment: Segment) -> None:
+        """One whose index is in memory: all older ones went before."""
+        core = self._core
+        core.entries.drop_before(segment.end)
+        for queue in core.touched.pop(segment.number, {}):
+            queue.drop_before(segment.end)
+        core.log.drop(segment)

@@ -208,6 +208,7 @@ class CrashScript:
         if work is not None:
             work.execute(self.disk)
             self.engine.snapshot_written(work)
+        self._seal()
         upkeep = self.engine.upkeep_due()
         if upkeep is not None:
             self.recycled_count += len(upkeep.spares)
@@ -218,6 +219,20 @@ class CrashScript:
             while not wanted.execute(self.disk):
                 pass
             self.engine.segment_prepared(wanted)
+
+    def _seal(self) -> None:
+        """Index files; at times other things happen in between."""
+        work = self.engine.seal_due()
+        if work is None:
+            return
+        while not work.gather():
+            pass
+        work.execute(self.disk)
+        if self.random.random() < 0.5:
+            self._send()
+        while not work.release():
+            pass
+        self.engine.seal_done()
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

@@ -102,9 +102,20 @@ class Driver:
         monotonic, wall_ms = self.now
         self.now = Now(monotonic + seconds, wall_ms + int(seconds * 1000))
         self.engine.tick(self.now)
+        self.seal()
         while (upkeep := self.engine.upkeep_due()) is not None:
             upkeep.execute(self.disk)
             self.engine.upkeep_done(upkeep)
+
+    def seal(self) -> None:
+        """Index files for all sealed segments but the newest two."""
+        while (work := self.engine.seal_due()) is not None:
+            while not work.gather():
+                pass
+            work.execute(self.disk)
+            while not work.release():
+                pass
+            self.engine.seal_done()
 
     def drain(self) -> None:
         """Make everything durable."""

@@ -1,0 +1,78 @@
+"""
+At start: sealed segments below the snapshot are not read again; their index files are enough.
+
+What the snapshot knows of a queue ends at the newest segment that had let go of memory by then.
+Index files written since are taken on from their directories; the first segment without one, and
+everything from there on, is scanned.
+"""
+
+from typing import Any
+
+from store.core import Core
+from store.disk import Disk
+from store.index.cold import ColdIndex
+from store.index.pages import SUFFIX, index_name
+from store.index.rebuilding import rebuilt_draft
+from store.log.segments import Segment
+
+
+def connect_index(core: Core) -> None:
+    """The index belongs to this log, and can be made anew from it."""
+    cold = core.cold
+    cold.log_id = core.log.log_id
+    cold.rebuild = lambda segment: rebuilt_draft(
+        core.disk, core.config, segment, lambda queue: _previous(cold, queue, segment.number)
+    )
+
+
+def adopt_indexes(
+    core: Core, segments: list[Segment], snapshot_at: int, state: dict[str, Any] | None
+) -> int:
+    """Use what index files there are; the log position from which the log must be scanned."""
+    cold, disk = core.cold, core.disk
+    known = state["sealed"] if state is not None else 0
+    _remove_others(disk, segments)
+    scanned_from = segments[0].base
+    for segment in segments[:-1]:
+        header = cold.read_header(segment) if segment.end <= snapshot_at else None
+        if header is None and segment.number > known:
+            break
+        if header is None:  # the snapshot counts on it
+            cold.restore(segment)
+        else:
+            cold.adopt(header)
+            segment.end = header.end
+        if segment.number > known:
+            _take_on(core, segment.number)
+        targets, expires = cold.sparse(segment.number)
+        core.entries.targets |= targets
+        core.entries.expires |= expires
+        core.newest_ms[segment.number] = cold.sealed[segment.number].newest_ms
+        scanned_from = segment.end
+    return scanned_from
+
+
+def _remove_others(disk: Disk, segments: list[Segment]) -> None:
+    """Index files whose segment is gone."""
+    names = {index_name(segment.number) for segment in segments}
+    for name in disk.names():
+        if name.endswith(SUFFIX) and name not in names:
+            disk.unlink(name)
+
+
+def _take_on(core: Core, number: int) -> None:
+    """The segment was sealed after the snapshot's queues were: its directory tells the rest."""
+    directory = core.cold.directory(number)
+    for index in range(len(directory)):
+        row = directory.row(index)
+        queue = core.queues.get(row.queue)
+        if queue is not None:
+            queue.sealed = number
+
+
+def _previous(cold: ColdIndex, queue: int, number: int) -> int:
+    """Number of the newest sealed segment below *number* that holds the queue; 0: none."""
+    for earlier in sorted(cold.sealed, reverse=True):
+        if earlier < number and cold.directory(earlier).find(queue):
+            return earlier
+    return 0
