@@ -185,16 +185,20 @@ class ColdIndex:
     # ── entries ─────────────────────────────────────────────────────────────────────────
 
     def is_sealed(self, position: int) -> bool:
+        return self._covering(position) is not None
+
+    def columns_at(self, position: int) -> Columns:
+        """Of the sealed segment that covers *position*; empty: none does."""
+        return self.page(segment.number) if (segment := self._covering(position)) else _NOTHING
+
+    def _covering(self, position: int) -> Segment | None:
         segment = self._segments.find(position)
-        return segment is not None and segment.number in self.sealed
+        return segment if segment is not None and segment.number in self.sealed else None
 
     def locate(self, position: int) -> tuple[Columns, int]:
         """Columns that hold the entry, and its index there; -1: no such entry."""
-        segment = self._segments.find(position)
-        if segment is None or segment.number not in self.sealed:
-            return _NOTHING, -1
-        page = self.page(segment.number)
-        return page, page.index_of(position)
+        columns = self.columns_at(position)
+        return columns, columns.index_of(position)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────
 

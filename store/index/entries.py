@@ -101,8 +101,9 @@ class Entries(Columns):
 
     def at_or_below(self, position: int) -> int:
         """The last entry that starts at or below *position*; -1: none."""
-        index = bisect_right(self.positions, position) - 1
-        return self.positions[index] if index >= 0 else -1
+        columns = self if position >= self.hot_from else self.cold.columns_at(position)
+        index = bisect_right(columns.positions, position) - 1
+        return columns.positions[index] if index >= 0 else -1
 
     def known(self, positions: Iterable[int]) -> list[int]:
         """Those that are entries, ascending. What is sealed is believed: it is not read now."""
