@@ -30,6 +30,7 @@ from gateway.directory import DirectoryClient
 from gateway.dispatch import Dispatcher
 from gateway.explanation import answer
 from gateway.guide import guide
+from gateway.held import GatewayHeld
 from gateway.identity import Identities
 from gateway.listeners import Listeners, Section
 from gateway.matching import MatchingTable
@@ -228,6 +229,7 @@ class Gateway:
         self._bridges: list[Bridge] = []
         self._directory: DirectoryClient | None = None
         self._dispatcher: Dispatcher | None = None
+        self._held: GatewayHeld | None = None
         self._services: GatewayServices | None = None
         self._admin_address = ""
         self._registration: Registration | None = None
@@ -259,6 +261,8 @@ class Gateway:
             await self._registration.close()
         await self.listeners.close()
         await self._tasks.close()
+        if self._held is not None:
+            await self._held.close()
         if self._dispatcher is not None:
             await self._dispatcher.close()
         if self._streams is not None:
@@ -341,11 +345,13 @@ class Gateway:
         self._streams = Streams(self._clusters, self._pipeline)
         self._bans = Bans(self._directory, self.clients)
         topics = GatewayTopics(self._clusters, self._pipeline)
+        self._held = GatewayHeld(self._clusters, config.name)
         self._services = services = GatewayServices(
             pipeline=self._pipeline,
             streams=self._streams,
             directory=self._directory,
             topics=topics,
+            held=self._held,
             rules=self._rules,
             metrics=self.metrics,
             clients=self.clients,
@@ -362,6 +368,7 @@ class Gateway:
         await self._directory.start()
         self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
         self._dispatcher.start()
+        self._held.start()
         self._bans.start()
         if self.admin is not None:
             self.admin.client_routes.bans = self._bans

@@ -31,7 +31,15 @@ from gateway.routing import Decision as RouteDecision
 from gateway.routing import Mirror, Target
 from gateway.rules import facts_of
 from gateway.throttle import Bucket
-from protocols.canonical import INTERNAL, Call, Head, Properties, QueueKind, QueueRef
+from protocols.canonical import (
+    DISPATCH_NAME,
+    INTERNAL,
+    Call,
+    Head,
+    Properties,
+    QueueKind,
+    QueueRef,
+)
 from protocols.errors import Code, Refused
 from protocols.remoting.private import SendSet, SetFlag, encode_set
 
@@ -45,6 +53,7 @@ SERVERS_OWN: Final = ("$SYS/", "$share/", "$CONTROL/")
 """What MQTT clients do not publish to: told by the server, no topic names, administrative."""
 
 RETAINED_QUEUE: Final = "$retained"
+LATE_QUEUES: Final = (QueueRef(QueueKind.DISPATCH, DISPATCH_NAME),)
 
 Place = tuple[StoreLink, int]
 """A message queue: its store and its id there."""
@@ -288,7 +297,7 @@ class Decider:
         topic = topic or self._named_topic(call, head, cluster)
         queues = head.queues
         if queues is None:
-            queues = self.matching.match(call.tenant, head.subject)
+            queues = self._wanted(call, head, topic)
         spread, pinned = self._by_store(cluster, call, head, queues)
         places: Sequence[Place] = ()
         is_movable = False
@@ -314,6 +323,12 @@ class Decider:
             make_copies=make_copies,
         )
 
+    def _wanted(self, call: Call, head: Head, topic: str) -> tuple[QueueRef, ...]:
+        """The queues of the address; of a late message those that match it when it is visible."""
+        if not head.is_late:
+            return self.matching.match(call.tenant, head.subject)
+        return () if is_system_topic(topic) else LATE_QUEUES
+
     # ── queues ──────────────────────────────────────────────────────────────────────────
 
     def _by_store(
@@ -334,7 +349,7 @@ class Decider:
                 raise Refused(
                     Code.UNSUPPORTED, head.subject, f"its readers are in cluster {queue.cluster}"
                 )
-        if head.retain:
+        if head.retain and not head.is_late:
             broker = rendezvous(f"{call.tenant}\x00{head.subject}", cluster.routes.brokers)
             queue = QueueRef(QueueKind.RETAINED, RETAINED_QUEUE, call.tenant, store=broker)
             pinned.setdefault(cluster.link(broker), []).append(queue)

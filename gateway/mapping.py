@@ -69,6 +69,8 @@ RESERVED: Final = frozenset(
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
         "TRAN_MSG",
+        "PGROUP",
+        "TG_HELD",
         "TRAN_PREPARED_QUEUE_OFFSET",
         "TRANSACTION_CHECK_TIMES",
         "RECONSUME_TIME",

@@ -21,6 +21,7 @@ from gateway.clusters.batches import Batch, Lane, Run, are_plain, bodies_of
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decisions import Decider, Decision, RouteUnknown, catch_all
+from gateway.lateheads import LateHeads
 from gateway.matching import MatchingTable
 from gateway.onces import OnceReleases
 from gateway.policy import Policy
@@ -89,6 +90,7 @@ class GatewayPipeline:
         self._decisions: dict[tuple[Call, Head], Decision] = {}
         self._lanes: dict[Call, Lane] = {}
         self._learning: dict[tuple[str, str], list[Batch]] = {}
+        self._late_heads = LateHeads()
         self._resumes: list[tuple[Callable[[], None], Call | None]] = []
         self._held: dict[Call, int] = {}
         # calls whose messages a throttle holds back: their clients are not read
@@ -165,6 +167,8 @@ class GatewayPipeline:
         self._sequence += 1
         self.message_count += len(messages)
         is_plain = are_plain(messages)
+        if not is_plain:
+            messages = self._late_heads.of(messages, now_ms)
         if is_plain and len(messages) <= IDS_AT_ONCE:
             ids = self._ids.take_many(now_ms, len(messages))
         else:

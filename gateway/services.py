@@ -21,6 +21,7 @@ from protocols.pipeline import (
     Credentials,
     DeliveryStreams,
     Directory,
+    HeldMessages,
     Pipeline,
     Topics,
 )
@@ -88,6 +89,7 @@ class GatewayServices:
         streams: DeliveryStreams,
         directory: Directory,
         topics: Topics,
+        held: HeldMessages,
         rules: Rules,
         metrics: Registry,
         clients: ClientTable,
@@ -99,6 +101,7 @@ class GatewayServices:
         self.streams = streams
         self.directory = directory
         self.topics = topics
+        self.held = held
         self.rules = rules
         self.authenticator = rules
         self.permission = rules

@@ -1,16 +1,30 @@
 """Topics and their message queues, from the route caches; reads by offset."""
 
+import logging
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.routes import TopicRoute
+from gateway.clusters.standard import ask_topic
 from gateway.decisions import Decider
 from gateway.mapping import is_system_topic
 from gateway.pipeline import GatewayPipeline
 from gateway.rules import Facts
+from protocols import clock
 from protocols.canonical import StoredMessage
-from protocols.errors import Code, Refused
+from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import TopicInfo
+from protocols.remoting.bodies import TopicConfig, decode_body
+from protocols.remoting.codes import ResponseCode
+
+logger = logging.getLogger("tidegate.topics")
+
+MESSAGE_TYPE: Final = "message.type"
+TYPE_S: Final = 5.0
+"""How long a topic's type is taken for granted."""
+
+TYPES_MAX: Final = 20_000
 
 
 class GatewayTopics:
@@ -19,19 +33,43 @@ class GatewayTopics:
     def __init__(self, clusters: Mapping[str, ClusterClient], pipeline: GatewayPipeline) -> None:
         self._clusters = clusters
         self._decider: Decider = pipeline.decider
+        self._types: dict[tuple[str, str], tuple[str, float]] = {}
+        """(cluster, topic) → its message type, and until when that holds."""
 
     async def find(self, topic: str) -> TopicInfo | None:
         for cluster in self._homes(topic):
             route = await cluster.routes.load(topic)
             if route is not None:
-                return _info(cluster, route)
+                return _info(cluster, route, await self._type_of(cluster, route))
         return None
+
+    async def _type_of(self, cluster: ClusterClient, route: TopicRoute) -> str:
+        """Attribute ``message.type``, as a store has it; the last known if none can be asked."""
+        key, now = (cluster.name, route.topic), clock.monotonic()
+        known, until = self._types.get(key, ("", 0.0))
+        if now < until:
+            return known
+        brokers = {broker for broker, *_ in route.queues}
+        for link in cluster.up_links():
+            if link.broker not in brokers:
+                continue
+            try:
+                answer = await link.ask(ask_topic(route.topic))
+                if answer.code == ResponseCode.SUCCESS:
+                    known = decode_body(TopicConfig, answer.body).attributes.get(MESSAGE_TYPE, "")
+                    break
+            except GatewayError as error:
+                logger.info("type of topic %s: %s", route.topic, error)
+        if len(self._types) >= TYPES_MAX:
+            self._types.clear()
+        self._types[key] = (known, now + TYPE_S)
+        return known
 
     async def create(self, topic: str, *, queue_count: int = 4) -> TopicInfo:
         if is_system_topic(topic) and not topic.startswith("%"):
             raise Refused(Code.ILLEGAL_TOPIC, topic, "this topic belongs to the brokers")
         cluster = self._homes(topic)[0]
-        return _info(cluster, await cluster.create_topic(topic, queue_count))
+        return _info(cluster, await cluster.create_topic(topic, queue_count), "")
 
     def names(self) -> list[str]:
         return sorted(
@@ -70,10 +108,10 @@ class GatewayTopics:
         raise Refused(Code.NOT_FOUND, broker, "no such store")
 
 
-def _info(cluster: ClusterClient, route: TopicRoute) -> TopicInfo:
+def _info(cluster: ClusterClient, route: TopicRoute, message_type: str) -> TopicInfo:
     queues = tuple(
         (broker, queue_id, perm)
         for broker, readable, writable, perm in route.queues
         for queue_id in range(max(readable, writable))
     )
-    return TopicInfo(route.topic, cluster.name, queues)
+    return TopicInfo(route.topic, cluster.name, queues, message_type)

@@ -171,6 +171,10 @@ class Head:
     queues: tuple[QueueRef, ...] | None = None
     """Exactly these light queues get the message (AMQP exchanges); None: match the subject."""
 
+    is_late: bool = False
+    """Its messages are visible later (a delay, a transaction) and matched then, not now. Set by
+    the pipeline."""
+
     is_in_topic: bool = True
     """The primary copy goes to a message queue of the topic; False: light queues only."""
 
@@ -218,6 +222,9 @@ class Message(NamedTuple):
 
     sys_flag: int = 0
     """RocketMQ sysFlag bits that describe the body (compression)."""
+
+    producer_group: str = ""
+    """Half message of this group: nobody shall see it before its transaction commits."""
 
 
 class MessageRun(Sequence[Message]):

@@ -288,6 +288,49 @@ class Directory(Protocol):
         ...
 
 
+# ── held messages ───────────────────────────────────────────────────────────────────────
+
+
+class HalfPlace(NamedTuple):
+    """Where a half message lies: what its transaction is ended by."""
+
+    cluster: str
+    broker: str
+    position: int
+    table_offset: int
+    """Its queue offset as the broker told it; brokers of ours tell the position again."""
+
+    group: str
+    """Producer group."""
+
+
+class HalfCheck(NamedTuple):
+    """A store asks how the transaction of a half message ended."""
+
+    place: HalfPlace
+    message: StoredMessage
+
+
+class HeldMessages(Protocol):
+    """What was stored and nobody sees yet: delayed messages and half messages."""
+
+    async def end_transaction(self, place: HalfPlace, *, is_commit: bool) -> None:
+        """Commit or roll back. Raises Refused (ended already, another group, store away)."""
+        ...
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Withdraw a delayed message by RocketMQ's handle; its message id. Raises Refused."""
+        ...
+
+    def answer_checks(self, group: str, check: Callable[[HalfCheck], None]) -> Callable[[], None]:
+        """
+        Here is a live producer of *group*: *check* gets some of the stores' questions.
+
+        Returns the undo.
+        """
+        ...
+
+
 # ── identity, topics, services ──────────────────────────────────────────────────────────
 
 
@@ -438,6 +481,9 @@ class Services(Protocol):
 
     @property
     def directory(self) -> Directory: ...
+
+    @property
+    def held(self) -> HeldMessages: ...
 
     @property
     def authenticator(self) -> Authenticator: ...

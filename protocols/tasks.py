@@ -7,7 +7,7 @@ A task that nobody holds can vanish in mid-air, and one that nobody awaits hides
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,6 +50,13 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("task %s failed", task.get_name(), exc_info=error)
+
+
+async def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Call *act* again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds)
+        await act()
 
 
 class LongPolls:

@@ -16,6 +16,7 @@ from gateway.clusters.batches import Run, bodies_of
 from gateway.mapping import clean, without_reserved
 from protocols.canonical import Message
 from protocols.errors import Code, PeerError, Refused
+from protocols.remoting.codes import SysFlag
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
@@ -31,6 +32,9 @@ FRAMES_IN_FLIGHT_MAX: Final = 2
 HAS_ONCE_KEY: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: enum arithmetic costs 0.5 µs
 RETAIN: Final = int(ItemFlag.RETAIN)
 CLEARS_RETAINED: Final = int(ItemFlag.CLEARS_RETAINED)
+DELAYED: Final = int(ItemFlag.DELAYED)
+HALF: Final = int(ItemFlag.HALF)
+PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 PENDING_COUNT_HIGH: Final = 16_384
 """Messages waiting for a frame above which publishers are to stop (and half of it: go on)."""
 
@@ -236,8 +240,10 @@ class FrameSender:
                     or message.keys
                     or message.expires_at_ms
                     or message.deliver_at_ms
+                    or message.producer_group
                 ):
                     extra = encode_extra(message)
+                    flags |= held_flags(message)
                 length = add(
                     pieces,
                     body,
@@ -245,7 +251,7 @@ class FrameSender:
                     queue_id,
                     message.born_ms or wall_ms,
                     extra,
-                    message.sys_flag,
+                    packing_of(message),
                 )
             except Refused:
                 break  # ``_drop_unfit`` answers it
@@ -331,6 +337,18 @@ def order_hash(key: str) -> int:
     return int.from_bytes(digest, "big") or 1
 
 
+def held_flags(message: Message) -> int:
+    """``ItemFlag`` bits of a message that is not visible at once."""
+    if message.producer_group:
+        return HALF
+    return DELAYED if message.deliver_at_ms else 0
+
+
+def packing_of(message: Message) -> int:
+    """sysFlag of its record."""
+    return message.sys_flag | PREPARED if message.producer_group else message.sys_flag
+
+
 def encode_extra(message: Message) -> bytes:
     """The stored properties of one message alone."""
     pairs: list[tuple[str, str]] = []
@@ -340,5 +358,7 @@ def encode_extra(message: Message) -> bytes:
         pairs.append(("TG_EXPIRES_AT", str(message.expires_at_ms)))
     if message.deliver_at_ms:
         pairs.append(("TIMER_DELIVER_MS", str(message.deliver_at_ms)))
+    if message.producer_group:
+        pairs += (("TRAN_MSG", "true"), ("PGROUP", clean(message.producer_group)))
     pairs += [(name, clean(value)) for name, value in without_reserved(message.properties)]
     return encode_properties(pairs)

@@ -79,6 +79,9 @@ class StoreLink(Protocol):
     store_epoch: int
     """Rises with each start of the store, where it has one."""
 
+    on_check: "Callable[[StoreLink, RemotingCommand], None] | None"
+    """Gets CHECK_TRANSACTION_STATE (39) of this broker."""
+
     @property
     def state(self) -> LinkState: ...
 
@@ -178,6 +181,10 @@ class StoreLink(Protocol):
     async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]: ...
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """A standard request that brokers of all kinds answer. Raises Refused."""
+        ...
 
     async def fence(self, gateway: str, gateway_epoch: int) -> None: ...
 

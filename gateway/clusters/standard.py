@@ -78,6 +78,11 @@ async def create_topic(client: RemotingClient, topic: str, queue_count: int) -> 
     await request(client, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, topic, timeout_s=5.0)
 
 
+def ask_topic(topic: str) -> RemotingCommand:
+    """How a broker has a topic configured (351)."""
+    return RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
+
+
 async def pull(
     client: RemotingClient,
     topic: str,

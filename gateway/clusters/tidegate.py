@@ -20,6 +20,7 @@ from gateway.clusters.link import (
     AckAnswered,
     HandlesAnswered,
     LinkState,
+    StoreLink,
     StreamPort,
     refusal_of,
 )
@@ -39,7 +40,7 @@ from protocols.canonical import (
 )
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.client import RemotingClient
-from protocols.remoting.codes import ResponseCode
+from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import (
@@ -103,6 +104,7 @@ class TidegateLink:
         self.capabilities = TIDEGATE
         self.state = LinkState.DOWN
         self.store_epoch = 0
+        self.on_check: Callable[[StoreLink, RemotingCommand], None] | None = None
         self.connection = StoreConnection(
             f"{cluster}/{broker}",
             connect,
@@ -388,6 +390,8 @@ class TidegateLink:
                     self._deliver(command)
                 elif command.code == PrivateCode.STREAM_ENDED:
                     self._stream_ended(command)
+                elif command.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
+                    self.on_check(self, command)
             except PeerError as error:
                 self.connection.reset(str(error))
 
@@ -481,6 +485,9 @@ class TidegateLink:
         return decode_records(answer.body, cluster=self.cluster, broker=self.broker)
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        return await self._client().request(command, REQUEST_S_MAX)
 
     async def fence(self, gateway: str, gateway_epoch: int) -> None:
         body = Fence(gateway=gateway, gateway_epoch=gateway_epoch)

@@ -5,14 +5,20 @@ A client is named by its id, but an id proves nothing: the identity and the peer
 so nobody inherits another's decisions by using its id.
 """
 
+import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.canonical import Call, Identity
+from protocols.grpc.v2.service_pb2 import TelemetryCommand
 
 CALLS_MAX: Final = 20_000
 """Calls kept per listener; the one unused for longest goes."""
+
+OUTBOX_MAX: Final = 256
+"""Questions that wait to be written to one client; what is dropped is asked again."""
 
 SILENT_S_MAX: Final = 35.0
 """A client that sent nothing for so long is gone (it beats every 10 s)."""
@@ -28,6 +34,14 @@ class Client:
 
     stream_count: int = 0
     """Open telemetry streams."""
+
+    outbox: asyncio.Queue[TelemetryCommand] = field(
+        default_factory=lambda: asyncio.Queue(OUTBOX_MAX)
+    )
+    """What one of its streams is to tell it."""
+
+    checks: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Topics about whose transactions it may be asked, and what ends that."""
 
     def is_alive(self, now: float) -> bool:
         return self.stream_count > 0 or now - self.heard_at <= SILENT_S_MAX

@@ -63,6 +63,9 @@ class GrpcConfig(BaseModel):
     body_bytes_max: int = Field(default=4 << 20, ge=1024)
     """Largest message body, in bytes (RocketMQ: maxMessageSize, 4 MiB)."""
 
+    delay_s_max: int = Field(default=0, ge=0)
+    """How far ahead a delivery time may be, in seconds (the Apache proxy: 86400); 0: any."""
+
     request_bytes_max: int = Field(default=(4 << 20) * 32 + (2 << 20), ge=4096)
     """Largest request, in bytes (the Apache proxy's grpcMaxInboundMessageSize: 130 MiB)."""
 

@@ -24,6 +24,7 @@ TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 STORED_PRIORITY: Final = "TG_PRIORITY"
 DELIVER_AT: Final = "TIMER_DELIVER_MS"
 TRANSACTION: Final = "TRAN_MSG"
+CHECK_AFTER: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 ORIGINS: Final = (
     ("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
@@ -105,19 +106,25 @@ class Heads:
         return head
 
 
-def message_in(message: v2.Message, head: Head, *, body_bytes_max: int) -> Message:
+def message_in(
+    message: v2.Message, head: Head, *, body_bytes_max: int, producer_group: str = ""
+) -> Message:
     """
     A message to send; its properties were validated.
 
-    A compressed body is stored plain, so that clients of every protocol can read it. Raises
-    Refused if it cannot be inflated within *body_bytes_max*.
+    *producer_group*: of a transactional message. A compressed body is stored plain, so that clients
+    of every protocol can read it. Raises Refused if it cannot be inflated within *body_bytes_max*.
     """
     system = message.system_properties
     pairs = [(name, value) for name, value in message.user_properties.items() if is_settable(name)]
     if system.trace_context:
         pairs.append((TRACE_CONTEXT, system.trace_context))
     expires = message.user_properties.get(EXPIRES_AT, "")
-    deliver_at = system.HasField("delivery_timestamp")
+    is_half = message_type(message) == v2.TRANSACTION
+    deliver_at = system.HasField("delivery_timestamp") and not is_half
+    recovery_s = system.orphaned_transaction_recovery_duration.seconds
+    if is_half and recovery_s:
+        pairs.append((CHECK_AFTER, str(recovery_s)))
     body = message.body
     if system.body_encoding == v2.GZIP:
         body = inflate(body, body_bytes_max=body_bytes_max)
@@ -130,6 +137,7 @@ def message_in(message: v2.Message, head: Head, *, body_bytes_max: int) -> Messa
         expires_at_ms=int(expires) if expires.isascii() and expires.isdigit() else 0,
         deliver_at_ms=system.delivery_timestamp.ToMilliseconds() if deliver_at else 0,
         born_ms=system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else 0,
+        producer_group=producer_group if is_half else "",
     )
 
 

@@ -22,6 +22,7 @@ from protocols.grpc.mapping import OK, status
 from protocols.grpc.peers import Peers
 from protocols.grpc.receiving import Receiving
 from protocols.grpc.sending import Sending
+from protocols.grpc.transactions import Transactions
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
 from protocols.pipeline import ClientInfo, Meter, Services
@@ -43,8 +44,6 @@ STREAM_STATUS: Final = {
 """How a refusal ends a Telemetry stream; anything else is INTERNAL (proxy: ``ClientActivity``)."""
 
 UNSUPPORTED: Final[dict[str, type[Proto]]] = {
-    "EndTransaction": pb.EndTransactionResponse,
-    "RecallMessage": pb.RecallMessageResponse,
     "SyncLiteSubscription": pb.SyncLiteSubscriptionResponse,
     "UpdateOffset": pb.UpdateOffsetResponse,
     "GetOffset": pb.GetOffsetResponse,
@@ -65,7 +64,8 @@ class MessagingService:
         self._config = config
         self._services = services
         self._peers = Peers(name, config, services)
-        self._sending = Sending(config, services, self._peers)
+        self._transactions = Transactions(config, services, self._peers)
+        self._sending = Sending(config, services, self._peers, self._transactions)
         self._receiving = Receiving(config, services, self._peers, self.tasks)
         self._meters: dict[tuple[str, int], Meter] = {}
         self._unary: dict[str, tuple[type[Any], Handler]] = {
@@ -78,6 +78,8 @@ class MessagingService:
                 pb.ForwardMessageToDeadLetterQueueResponse,
                 self._receiving.forward,
             ),
+            "EndTransaction": (pb.EndTransactionResponse, self._transactions.end),
+            "RecallMessage": (pb.RecallMessageResponse, self._transactions.recall),
             "NotifyClientTermination": (pb.NotifyClientTerminationResponse, self._terminate),
             "ChangeInvisibleDuration": (
                 pb.ChangeInvisibleDurationResponse,
@@ -239,13 +241,17 @@ class MessagingService:
         left = self._services.clients.joined(self._info(client), kicked.set)
         client.stream_count += 1
         try:
-            async for command in until(commands, kicked, self.tasks):
-                if command.HasField("settings"):
+            async for command, is_ours in until(commands, client.outbox, kicked, self.tasks):
+                if is_ours:
+                    yield command
+                elif command.HasField("settings"):
                     yield await self._settings(client, command.settings)
         except Refused as refusal:
             raise _stream_failed(refusal) from refusal
         finally:
             client.stream_count -= 1
+            if not client.stream_count:
+                self._transactions.stop(client)
             client.heard_at = clock.monotonic()
             left()
 
@@ -274,6 +280,8 @@ class MessagingService:
             validation.check_topic(topic)
             self._peers.require(client.call, operation, topic=topic, group=group)
             keeps_order = keeps_order or (is_consumer and await self._is_fifo(client, group, topic))
+        if not is_consumer:
+            self._transactions.serve(client, telemetry.topics_of(settings))
         merged = telemetry.merged(
             settings,
             is_fifo=keeps_order,
@@ -291,26 +299,34 @@ class MessagingService:
 
 
 async def until(
-    commands: AsyncIterator[pb.TelemetryCommand], stop: asyncio.Event, tasks: Tasks
-) -> AsyncIterator[pb.TelemetryCommand]:
-    """The items of *commands* until it ends or *stop* is set."""
+    commands: AsyncIterator[pb.TelemetryCommand],
+    outbox: "asyncio.Queue[pb.TelemetryCommand]",
+    stop: asyncio.Event,
+    tasks: Tasks,
+) -> AsyncIterator[tuple[pb.TelemetryCommand, bool]]:
+    """(item of *commands* or *outbox*, whether it is the latter's), until the end or *stop*."""
     stopping = tasks.start(stop.wait(), name="kick")
+    coming: asyncio.Task[pb.TelemetryCommand | None] | None = None
+    going: asyncio.Task[pb.TelemetryCommand] | None = None
     try:
         while not stop.is_set():
-            following = tasks.start(_next(commands), name="telemetry")
-            try:
-                await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if not following.done():
-                    following.cancel()
-            if not following.done() or following.cancelled():
+            coming = coming or tasks.start(_next(commands), name="telemetry")
+            going = going or tasks.start(outbox.get(), name="questions")
+            await asyncio.wait((coming, going, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if coming.cancelled() or going.cancelled():
                 return
-            command = following.result()
-            if command is None:
-                return
-            yield command
+            if going.done():
+                asked, going = going.result(), None
+                yield asked, True
+            if coming.done():
+                command, coming = coming.result(), None
+                if command is None:
+                    return
+                yield command, False
     finally:
-        stopping.cancel()
+        for task in (stopping, coming, going):
+            if task is not None and not task.done():
+                task.cancel()
 
 
 async def _next(commands: AsyncIterator[pb.TelemetryCommand]) -> pb.TelemetryCommand | None:

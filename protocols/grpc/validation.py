@@ -22,7 +22,6 @@ GROUP_CHARS_MAX: Final = 120
 MESSAGE_GROUP_BYTES_MAX: Final = 63
 USER_PROPERTIES_MAX: Final = 128
 PROPERTIES_BYTES_MAX: Final = 16 << 10
-DELAY_S_MAX: Final = 24 * 3600
 RECOVERY_S_MAX: Final = 3600
 INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
@@ -77,7 +76,9 @@ def has_control(text: str) -> bool:
     return not text.isprintable() and any(ord(char) < 32 or ord(char) == 127 for char in text)
 
 
-def check_message(message: v2.Message, *, body_bytes_max: int, now_ms: int) -> None:
+def check_message(
+    message: v2.Message, *, body_bytes_max: int, now_ms: int, delay_s_max: int = 0
+) -> None:
     """One message of a send. Raises Refused with the code of the first fault."""
     topic = message.topic.name
     size = len(message.body)
@@ -87,7 +88,7 @@ def check_message(message: v2.Message, *, body_bytes_max: int, now_ms: int) -> N
         hint = f"{size} bytes of body, limit {body_bytes_max}"
         raise Refused(Code.MESSAGE_BODY_TOO_LARGE, topic, hint)
     _check_properties(message)
-    _check_system_properties(message, now_ms=now_ms)
+    _check_system_properties(message, now_ms=now_ms, delay_s_max=delay_s_max)
 
 
 def _check_properties(message: v2.Message) -> None:
@@ -110,7 +111,7 @@ def _check_properties(message: v2.Message) -> None:
         raise Refused(Code.MESSAGE_PROPERTIES_TOO_LARGE, topic, hint)
 
 
-def _check_system_properties(message: v2.Message, *, now_ms: int) -> None:
+def _check_system_properties(message: v2.Message, *, now_ms: int, delay_s_max: int) -> None:
     topic, system = message.topic.name, message.system_properties
     if system.HasField("tag"):
         tag = system.tag
@@ -125,8 +126,8 @@ def _check_system_properties(message: v2.Message, *, now_ms: int) -> None:
         raise Refused(Code.BAD_REQUEST, topic, f"recovery duration over {RECOVERY_S_MAX} s")
     if system.HasField("delivery_timestamp"):
         ahead_ms = system.delivery_timestamp.ToMilliseconds() - now_ms
-        if ahead_ms > DELAY_S_MAX * 1000:
-            hint = f"delivery more than {DELAY_S_MAX} s ahead"
+        if 0 < delay_s_max * 1000 < ahead_ms:
+            hint = f"delivery more than {delay_s_max} s ahead"
             raise Refused(Code.ILLEGAL_DELIVERY_TIME, topic, hint)
     if system.HasField("message_group"):
         group = system.message_group

@@ -25,7 +25,6 @@ RETRY_QUEUE_COUNT: Final = 16
 BATCH_COUNT_MAX: Final = 10_000
 _BATCH_HEAD: Final = struct.Struct(">IIIiI")
 _U16: Final = struct.Struct(">H")
-_TRANSACTION: Final = SysFlag.TRANSACTION_ROLLBACK
 _COMPRESSION: Final = 0x700
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | _COMPRESSION
 
@@ -116,8 +115,6 @@ def to_messages(
     header: SendHeader, body: bytes, heads: Heads, *, now_ms: int, body_bytes_max: int
 ) -> list[Message]:
     """The messages of one send (10, 310) or client batch (320). Raises Refused."""
-    if header.sys_flag & _TRANSACTION:
-        raise Refused(Code.NOT_IMPLEMENTED, header.topic, "transactional sends are not kept yet")
     parts = _split_batch(body) if header.is_batch else [(body, header.properties)]
     return [_to_message(header, part, text, heads, now_ms, body_bytes_max) for part, text in parts]
 
@@ -149,8 +146,11 @@ def _to_message(
 ) -> Message:
     pairs = decode_properties(text)
     named = dict(pairs)
-    if named.get("TRAN_MSG") == "true":
-        raise Refused(Code.NOT_IMPLEMENTED, header.topic, "transactional sends are not kept yet")
+    is_half = named.get("TRAN_MSG", "").lower() == "true"
+    due_ms = 0 if is_half else deliver_at_ms(named, now_ms)
+    if header.is_batch and (is_half or due_ms):
+        hint = "members of a batch can be neither delayed nor transactional"
+        raise Refused(Code.MESSAGE_CORRUPTED, header.topic, hint)
     body, sys_flag = plain_body(body, header.sys_flag & _KEPT_FLAGS, body_bytes_max)
     head = heads.get(
         header.topic,
@@ -165,9 +165,10 @@ def _to_message(
         tuple(pair for pair in pairs if pair[0] not in _TAKEN),
         message_id=named.get("UNIQ_KEY", ""),
         keys=named.get("KEYS", ""),
-        deliver_at_ms=deliver_at_ms(named, now_ms),
+        deliver_at_ms=due_ms,
         born_ms=header.born_ms,
         sys_flag=sys_flag,
+        producer_group=(named.get("PGROUP") or header.producer_group) if is_half else "",
     )
 
 
@@ -177,6 +178,8 @@ _TAKEN: Final = frozenset(
         "KEYS",
         "UNIQ_KEY",
         "__SHARDINGKEY",
+        "TRAN_MSG",
+        "PGROUP",
         "DELAY",
         "TIMER_DELIVER_MS",
         "TIMER_DELAY_MS",

@@ -30,6 +30,7 @@ from protocols.remoting.consumer import Consumer
 from protocols.remoting.delays import send_back_delay_ms
 from protocols.remoting.handles import dead_letter_topic
 from protocols.remoting.headers import int_field, text_field
+from protocols.remoting.held import end_transaction, recall, serve_checks
 from protocols.remoting.holdings import Held, Queue
 from protocols.remoting.mapping import (
     RETRY_BROKER,
@@ -94,6 +95,7 @@ async def heartbeat(session: "Session", call: Call, command: RemotingCommand) ->
     beat = decode_body(HeartbeatData, command.body)
     session.client_id = beat.client_id
     session.producer_groups = {item.group_name for item in beat.producer_data_set}
+    serve_checks(session, call, session.producer_groups)
     for data in beat.consumer_data_set:
         consumer = session.consumers.get(data.group_name)
         if consumer is not None:
@@ -126,6 +128,7 @@ async def unregister(session: "Session", call: Call, command: RemotingCommand) -
     if group:
         await session.drop_consumer(group)
     session.producer_groups.discard(command.fields.get("producerGroup", ""))
+    serve_checks(session, call, session.producer_groups)
     return command.answer()
 
 
@@ -313,6 +316,8 @@ HANDLERS: Final[
     RequestCode.GET_MIN_OFFSET: pulling.min_offset,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: pulling.search_offset,
     RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+    RequestCode.END_TRANSACTION: end_transaction,
+    RequestCode.RECALL_MESSAGE: recall,
     RequestCode.LOCK_BATCH_MQ: lock,
     RequestCode.UNLOCK_BATCH_MQ: unlock,
 }

@@ -22,10 +22,12 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import Consumer
 from protocols.remoting.headers import HeaderError, send_header
+from protocols.remoting.held import held_fields
 from protocols.remoting.host import Host
 from protocols.remoting.mapping import (
     RESPONSE_OF,
     Heads,
+    qualified,
     send_answer_fields,
     to_messages,
 )
@@ -61,6 +63,12 @@ class Session:
 
         self.consumers: dict[str, Consumer] = {}
         self.producer_groups: set[str] = set()
+        self.halves: dict[int, tuple[str, str]] = {}
+        """Position of a half message sent here → (cluster, broker)."""
+
+        self.checks: dict[str, Callable[[], None]] = {}
+        """Producer groups that may be asked about transactions, and what ends that."""
+
         self._heads = Heads()
         self._calls: dict[str, Call] = {}
         self._waiting_count = 0
@@ -234,6 +242,9 @@ class Session:
         except Refused as error:
             self._refuse(command, error)
             return
+        if call.tenant and messages[0].producer_group:
+            group = qualified(call.tenant, messages[0].producer_group)
+            messages = [message._replace(producer_group=group) for message in messages]
         self._post(command, call, messages, is_first=True)
 
     def _post(
@@ -243,6 +254,7 @@ class Session:
             if results.is_all_stored:
                 found = [results[index] for index in range(len(results))]
                 fields = send_answer_fields(found, self.address)
+                fields |= held_fields(self, call, messages[0], found[0], clock.wall_ms())
                 self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
                 return
             failed = next(
@@ -305,6 +317,9 @@ class Session:
         if self._leave is not None:
             self._leave()
             self._leave = None
+        for undo in self.checks.values():
+            undo()
+        self.checks.clear()
         for group in list(self.consumers):
             await self.drop_consumer(group)
 

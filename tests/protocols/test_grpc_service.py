@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols import clock
+from protocols.canonical import Call, Head, Identity, Message
 from protocols.errors import Code
 from protocols.grpc.config import GrpcConfig
 from protocols.grpc.context import Rpc, StreamFailed, signature_of
-from protocols.grpc.mapping import duration_of
+from protocols.grpc.mapping import duration_of, timestamp_of
 from protocols.grpc.service import MessagingService
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
+from protocols.pipeline import HalfCheck, HalfPlace
+from protocols.remoting.delays import parse_recall_handle
 from tests.support.fake_services import FakeServices
 
 RPC = Rpc(metadata={"x-mq-client-id": "host@1@0@abc"}, peer="127.0.0.1:5000", remaining_ms=30_000)
@@ -156,7 +160,6 @@ async def test_send_then_receive_keeps_every_field(service: MessagingService) ->
         (message(keys=[" "]), Code.ILLEGAL_MESSAGE_KEY),
         (message(message_id=" "), Code.ILLEGAL_MESSAGE_ID),
         (message(message_group="x" * 64), Code.ILLEGAL_MESSAGE_GROUP),
-        (message(message_type=v2.TRANSACTION), Code.NOT_IMPLEMENTED),
         (message(body_encoding=v2.GZIP), Code.MESSAGE_CORRUPTED),
     ],
     ids=lambda item: item.name if isinstance(item, Code) else "",
@@ -189,6 +192,91 @@ async def test_store_refusals_are_entries(
     answer = await send(service, message(), message())
     assert answer.status.code == Code.FORBIDDEN
     assert [entry.status.code for entry in answer.entries] == [Code.FORBIDDEN] * 2
+
+
+# ── held messages ───────────────────────────────────────────────────────────────────────
+
+
+async def test_a_delayed_message_can_be_recalled(
+    service: MessagingService, services: FakeServices
+) -> None:
+    """The send tells the handle; any horizon; a time that has come is no delay."""
+    at = timestamp_of(clock.wall_ms() + 400 * 86_400_000)
+    answer = await send(service, message(delivery_timestamp=at))
+    (entry,) = answer.entries
+    handle = parse_recall_handle(entry.recall_handle)
+    assert handle is not None
+    assert (handle.topic, handle.broker, handle.due_ms) == (
+        "orders", "broker-a", at.ToMilliseconds(),
+    )  # fmt: skip
+    request = pb.RecallMessageRequest(topic=TOPIC, recall_handle=entry.recall_handle)
+    recalled = await service.unary("RecallMessage", RPC, request)
+    assert (recalled.status.code, recalled.message_id) == (Code.OK, "recalled-id")
+    assert services.held.recalled == [("orders", entry.recall_handle)]
+    past = await send(service, message(delivery_timestamp=timestamp_of(1000)))
+    assert past.entries[0].recall_handle == ""
+    assert len(services.broker.held) == 1
+
+
+async def test_a_transaction_is_ended_by_its_id(
+    service: MessagingService, services: FakeServices
+) -> None:
+    """The id tells the place; the group is the topic; other texts are refused."""
+    half = message(
+        message_type=v2.TRANSACTION, orphaned_transaction_recovery_duration=duration_of(9000)
+    )
+    (entry,) = (await send(service, half)).entries
+    (held,) = services.broker.held
+    assert held.producer_group == "orders"
+    assert ("CHECK_IMMUNITY_TIME_IN_SECONDS", "9") in held.properties
+
+    async def end(text: str, resolution: int = v2.COMMIT) -> int:
+        request = pb.EndTransactionRequest(
+            topic=TOPIC, message_id="x", transaction_id=text, resolution=resolution
+        )
+        return (await service.unary("EndTransaction", RPC, request)).status.code
+
+    assert await end(entry.transaction_id) == Code.OK
+    ((place, is_commit),) = services.held.ended
+    assert (place.broker, place.position, place.group) == ("broker-a", 7001, "orders")
+    assert is_commit
+    for text in ("", "AAAA", "no id"):
+        assert await end(text) == Code.INVALID_TRANSACTION_ID
+    assert await end(entry.transaction_id, 0) == Code.BAD_REQUEST
+    services.held.refuses = Code.MESSAGE_NOT_FOUND
+    assert await end(entry.transaction_id) == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_producer_is_asked_on_its_stream(
+    service: MessagingService, services: FakeServices
+) -> None:
+    """From its settings on until the stream ends; the id of the question ends the transaction."""
+    settings = v2.Settings(publishing=v2.Publishing(topics=[TOPIC]))
+    over = asyncio.Event()
+
+    async def talk() -> AsyncIterator[pb.TelemetryCommand]:
+        yield pb.TelemetryCommand(settings=settings)
+        await over.wait()
+
+    stream = service.telemetry(RPC, talk())
+    await anext(stream)
+    stored = services.broker.store(
+        Call(protocol="grpc", listener="grpc", identity=Identity(name="p")),
+        Message(Head(subject="orders", topic="orders"), b"half", message_id="m1"),
+    )
+    kept = services.broker.log[-1].message
+    place = HalfPlace("DefaultCluster", "broker-a", stored.log_position, 5, "orders")
+    services.held.checks["orders"][0](HalfCheck(place, kept))
+    asked = (await anext(stream)).recover_orphaned_transaction_command
+    assert (asked.message.body, asked.message.topic.name) == (b"half", "orders")
+    request = pb.EndTransactionRequest(
+        topic=TOPIC, transaction_id=asked.transaction_id, resolution=v2.ROLLBACK
+    )
+    assert (await service.unary("EndTransaction", RPC, request)).status.code == Code.OK
+    assert services.held.ended == [(place, False)]
+    over.set()
+    assert [one async for one in stream] == []
+    assert services.held.checks == {}
 
 
 # ── receive, ack, change ────────────────────────────────────────────────────────────────
@@ -355,7 +443,7 @@ async def test_signature(service: MessagingService, services: FakeServices) -> N
         assert answer.status.code == Code.UNAUTHORIZED
 
 
-@pytest.mark.parametrize("name", ["EndTransaction", "RecallMessage", "SyncLiteSubscription"])
+@pytest.mark.parametrize("name", ["UpdateOffset", "SyncLiteSubscription"])
 async def test_what_is_not_here_says_so(service: MessagingService, name: str) -> None:
     """Unsupported RPCs answer NOT_IMPLEMENTED."""
     request = getattr(pb, name + "Request")()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from protocols.errors import Code, ConfigError, Refused
+from protocols.pipeline import HalfCheck, HalfPlace
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
@@ -339,3 +340,64 @@ def test_bad_settings_name_their_keys() -> None:
         RemotingAdapter.from_config("r", {"bind": "127.0.0.1:0", "held_max": 1, "colour": "red"})
     assert any("listeners.r.held_max" in problem for problem in caught.value.problems)
     assert any("listeners.r.colour" in problem for problem in caught.value.problems)
+
+
+# ── held messages ───────────────────────────────────────────────────────────────────────
+
+
+async def test_a_half_message_is_ended_where_it_lies(
+    client: Client, services: FakeServices
+) -> None:
+    """By the position in the answer; the broker's name, or what the connection remembers."""
+    await client.join("g", "t")
+    properties = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01k\x02"
+    positions = []
+    for _ in range(2):
+        answer = await client.send("t", b"x", sys_flag=4, properties=properties)
+        assert (answer.code, answer.fields["transactionId"]) == (0, "k")
+        positions.append(int(answer.fields["queueOffset"]))
+        assert int(answer.fields["msgId"][16:], 16) == positions[-1]
+    assert [message.producer_group for message in services.broker.held] == ["p", "p"]
+    base: dict[str, object] = {"producerGroup": "p", "fromTransactionCheck": "false"}
+    for position, how, more in ((positions[0], 8, {}), (positions[1], 12, {"bname": BROKER})):
+        ended = await client.ask(
+            RequestCode.END_TRANSACTION,
+            tranStateTableOffset=position,
+            commitLogOffset=position,
+            commitOrRollback=how,
+            **base,
+            **more,
+        )
+        assert ended.code == 0, ended.remark
+    found = [(place.broker, place.position, is_commit) for place, is_commit in services.held.ended]
+    assert found == [(BROKER, positions[0], True), (BROKER, positions[1], False)]
+
+
+async def test_a_producer_is_asked_while_it_is_there(
+    client: Client, services: FakeServices
+) -> None:
+    await client.join("g", "t")
+    await client.send("t", b"half", properties="UNIQ_KEY\x01k\x02PGROUP\x01p\x02")
+    message = services.broker.log[-1].message
+    place = HalfPlace("DefaultCluster", BROKER, 4711, 4711, "p")
+    services.held.checks["p"][0](HalfCheck(place, message))
+    asked = await client.pushed.get()
+    while asked.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        asked = await client.pushed.get()
+    assert asked.code == RequestCode.CHECK_TRANSACTION_STATE
+    assert (asked.fields["commitLogOffset"], asked.fields["bname"]) == ("4711", BROKER)
+    assert decode_records(bytes(asked.body))[0].body == b"half"
+    await client.ask(RequestCode.UNREGISTER_CLIENT, clientID="c1", producerGroup="p")
+    assert services.held.checks == {}
+
+
+async def test_a_delayed_send_tells_how_to_recall_it(
+    client: Client, services: FakeServices
+) -> None:
+    answer = await client.send("t", b"x", properties="TIMER_DELAY_MS\x0190000\x02")
+    handle = answer.fields["recallHandle"]
+    recalled = await client.ask(
+        RequestCode.RECALL_MESSAGE, producerGroup="p", topic="t", recallHandle=handle
+    )
+    assert (recalled.code, recalled.fields["msgId"]) == (0, "recalled-id")
+    assert services.held.recalled == [("t", handle)]

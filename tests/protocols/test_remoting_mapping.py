@@ -127,8 +127,12 @@ def test_other_packing_is_kept() -> None:
     [
         (HEADER, b"x" * 1001, Code.MESSAGE_BODY_TOO_LARGE),
         (HEADER._replace(sys_flag=1), b"no zlib", Code.MESSAGE_CORRUPTED),
-        (HEADER._replace(sys_flag=4), b"x", Code.NOT_IMPLEMENTED),
-        (HEADER._replace(properties="TRAN_MSG\x01true\x02"), b"x", Code.NOT_IMPLEMENTED),
+        (
+            HEADER._replace(is_batch=True),
+            bytes.fromhex("00000027 00000000 00000000 00000000 00000001 78 0010")
+            + b"TRAN_MSG\x01true\x02  ",
+            Code.MESSAGE_CORRUPTED,
+        ),
         (HEADER._replace(properties="DELAY\x01soon\x02"), b"x", Code.ILLEGAL_DELIVERY_TIME),
     ],
 )

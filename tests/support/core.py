@@ -11,6 +11,7 @@ from gateway.config import GatewayConfig
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
 from gateway.dispatch import Dispatcher
+from gateway.held import GatewayHeld
 from gateway.matching import MatchingTable
 from gateway.metrics import Registry
 from gateway.pipeline import GatewayPipeline
@@ -46,6 +47,7 @@ class Core:
         self.streams = Streams(clusters, self.pipeline)
         self.topics = GatewayTopics(clusters, self.pipeline)
         self.metrics = Registry()
+        self.held = GatewayHeld(clusters, name)
         self.dispatcher = Dispatcher(clusters, self.matching, self.pipeline, self.metrics)
 
     async def start(self, *, store_count: int = 1) -> None:
@@ -53,11 +55,13 @@ class Core:
         self.cluster.start()
         await self.directory.start()
         self.dispatcher.start()
+        self.held.start()
         async with asyncio.timeout(10):
             while len(self.cluster.up_links()) < store_count:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
+        await self.held.close()
         await self.dispatcher.close()
         await self.streams.close()
         await self.pipeline.close()

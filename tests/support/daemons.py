@@ -1,6 +1,7 @@
 """Name server and stores of this process, on real sockets and a real disk, for gateway tests."""
 
 from pathlib import Path
+from typing import Any
 
 from namesrv.app import NameServer
 from namesrv.config import NamesrvConfig
@@ -13,6 +14,7 @@ class StoreCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._settings: dict[str, Any] = {}
         self._configs: dict[str, StoreConfig] = {}
         self.stores: dict[str, Store] = {}
         self.name_server: NameServer | None = None
@@ -22,8 +24,9 @@ class StoreCluster:
         assert self.name_server is not None
         return [self.name_server.address]
 
-    async def start(self, *names: str) -> None:
-        """The first store keeps the directory."""
+    async def start(self, *names: str, **settings: Any) -> None:
+        """The first store keeps the directory; *settings* are all stores'."""
+        self._settings = settings
         self.name_server = NameServer(
             NamesrvConfig(bind="127.0.0.1:0", data=self._folder / "namesrv")
         )
@@ -39,6 +42,7 @@ class StoreCluster:
             data=self._folder / name,
             directory=directory,
             segment_bytes=8 << 20,
+            **self._settings,
         )
         store = self.stores[name] = Store(config)
         await store.start()

@@ -44,9 +44,11 @@ from protocols.pipeline import (
 )
 from protocols.remoting.records import encode_record
 from protocols.subjects import FilterTree, matches
+from tests.support.fake_held import FakeHeld
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 QUEUES_PER_TOPIC = 4
+HELD_AT = 7000
 
 
 @dataclass(slots=True)
@@ -109,6 +111,9 @@ class FakeBroker:
         self.created: dict[QueueRef, dict[str, int | str]] = {}
         self.live: set[tuple[str, int]] = set()
         self.once: dict[bytes, SendResult] = {}
+        self.held: list[Message] = []
+        """Delayed and half messages, in order; their positions begin at ``HELD_AT``."""
+
         self.is_down = False
         self.is_congested = False
         self.clear_waiters: list[Callable[[], None]] = []
@@ -124,6 +129,8 @@ class FakeBroker:
         if message.once_key and message.once_key in self.once:
             return self.once[message.once_key]
         head = message.head
+        if message.producer_group or message.deliver_at_ms > clock.wall_ms():
+            return self._hold(message)
         refs = self.match(call.tenant, head)
         gone = tuple(ref for ref in refs if ref.kind is QueueKind.AMQP and ref not in self.created)
         refs = [ref for ref in refs if ref not in gone]
@@ -155,6 +162,17 @@ class FakeBroker:
         if message.once_key:
             self.once[message.once_key] = result
         return result
+
+    def _hold(self, message: Message) -> SendResult:
+        """Nobody sees it: tests look at ``held``."""
+        self.held.append(message)
+        return SendResult(
+            message_id=message.message_id or f"{len(self.held):032X}",
+            cluster=CLUSTER,
+            broker=BROKER,
+            queue_id=0,
+            log_position=HELD_AT + len(self.held),
+        )
 
     def match(self, tenant: str, head: Head) -> list[QueueRef]:
         if head.queues is not None:
@@ -842,6 +860,7 @@ class FakeServices:
         self.streams = FakeStreams(self)
         self.directory = FakeDirectory(self)
         self.topics = FakeTopics(self.broker)
+        self.held = FakeHeld()
         self.metrics = FakeMetrics()
         self.clients = FakeClients()
         self.authenticator = self

@@ -15,7 +15,14 @@ from gateway.clusters.apache.light import LightGroup, LightQueue, LightStream
 from gateway.clusters.apache.sender import ApacheSender
 from gateway.clusters.batches import Run
 from gateway.clusters.connection import Connect, Sign
-from gateway.clusters.link import AckAnswered, HandlesAnswered, LinkState, StreamPort, refusal_of
+from gateway.clusters.link import (
+    AckAnswered,
+    HandlesAnswered,
+    LinkState,
+    StoreLink,
+    StreamPort,
+    refusal_of,
+)
 from gateway.clusters.standard import create_topic, pull, search_offset
 from protocols import clock
 from protocols.canonical import (
@@ -67,6 +74,7 @@ class ApacheLink:
         self.capabilities = APACHE
         self.state = LinkState.DOWN
         self.store_epoch = 0
+        self.on_check: Callable[[StoreLink, RemotingCommand], None] | None = None
         self._connect = connect
         self._changed = changed
         self._sign = sign
@@ -101,7 +109,7 @@ class ApacheLink:
 
     async def _live(self) -> None:
         """One life of the connection."""
-        client = await self._connect(_ignore)
+        client = await self._connect(self._pushed)
         try:
             client_id = f"tidegate@{client.peer.local_address or id(client)}"
             await self._beat(client, client_id)
@@ -116,6 +124,15 @@ class ApacheLink:
         finally:
             self._lost()
             await client.close()
+
+    def _pushed(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
+        """Questions about transactions; a broker's other news are nothing to us."""
+        for command in commands:
+            if command.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
+                self.on_check(self, command)
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        return await self._open_client().request(self._signed(command), REQUEST_S_MAX)
 
     async def _beat(self, client: RemotingClient, client_id: str) -> None:
         command = self._signed(requests.heart_beat(client_id))
@@ -508,7 +525,3 @@ class ApacheLink:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer, subject)
         return answer
-
-
-def _ignore(peer: Peer, commands: Sequence[RemotingCommand]) -> None:
-    """What a broker asks of producers (transaction checks) has no answer from a gateway yet."""

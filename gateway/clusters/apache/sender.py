@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.clusters.apache import requests
 from gateway.clusters.batches import Run
-from gateway.clusters.frames import encode_extra
+from gateway.clusters.frames import encode_extra, packing_of
 from gateway.clusters.link import refusal_of
 from protocols.canonical import Call, QueueKind
 from protocols.errors import Code, Refused
@@ -25,6 +25,9 @@ from protocols.remoting.records import decode_record
 
 IN_FLIGHT_MAX: Final = 256
 PENDING_COUNT_HIGH: Final = 4096
+
+UNLISTED: Final = (QueueKind.RETAINED, QueueKind.DISPATCH)
+"""Light queues that only our stores keep."""
 
 Ask = Callable[[RemotingCommand, Answered], None]
 
@@ -104,13 +107,13 @@ class ApacheSender:
             max(0, copy.queue_id),
             message.born_ms or wall_ms,
             encode_extra(message),
-            message.sys_flag,
+            packing_of(message),
         )
         record = decode_record(b"".join(pieces))
         if not copy.is_primary:
             record.topic = requests.LIGHT_TOPIC
             record.queue_id = 0
-        queues = [queue for queue in copy.queues if queue.kind is not QueueKind.RETAINED]
+        queues = [queue for queue in copy.queues if queue.kind not in UNLISTED]
         names = [requests.light_topic(queue) for queue in queues]
         return requests.send(self._broker, record, names)
 
