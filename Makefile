@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install run test unit check bench demo proto spark dev-tools peers clean
+.PHONY: help compiled install run test unit check bench demo proto spark dev-tools peers clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -29,9 +29,14 @@ $(VENV)/.spark: pyproject.toml $(VENV)/.default
 	$(PIP) -e '.[spark,demo]'
 	@touch $@
 
-install: $(VENV)/.default ## .venv with the default set
+# mypyc, where there is a C compiler; PURE=1: none. The same source runs either way.
+compiled: $(VENV)/.default
+	@$(BIN)/python .ci/compile
 
-run: install ## name server, store and gateway in one process, on loopback
+install: $(VENV)/.default compiled ## .venv with the default set; hot modules compiled
+
+run: $(VENV)/.default ## name server, store and gateway in one process, on loopback
+	@$(BIN)/python .ci/compile --fresh
 	$(BIN)/tidegate up
 
 dev-tools: $(VENV)/.dev
@@ -40,10 +45,12 @@ dev-tools: $(VENV)/.dev
 peers:
 	@.ci/peers
 
-test: dev-tools $(VENV)/.spark peers ## everything: unit, real clients, Java, Spark
+test: dev-tools $(VENV)/.spark peers compiled ## everything: unit, real clients, Java, Spark
+	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" \
+		tests/protocols tests/store $(PYTEST)
 	$(BIN)/python -m pytest -m "not bench" $(PYTEST)
 
-unit: dev-tools ## what needs no other program; under a minute
+unit: dev-tools compiled ## what needs no other program; under a minute
 	$(BIN)/python -m pytest -m "not client and not java and not spark and not bench" $(PYTEST)
 
 check: dev-tools ## format, lint, types, import contracts
@@ -52,10 +59,10 @@ check: dev-tools ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: dev-tools peers ## one table and bench.json, peers in the same run
+bench: dev-tools peers compiled ## one table and bench.json, peers in the same run
 	$(BIN)/python -m tests.bench $(BENCH)
 
-demo: $(VENV)/.dev $(VENV)/.spark peers ## real readings through the whole system, checked
+demo: $(VENV)/.dev $(VENV)/.spark peers compiled ## real readings through the whole system, checked
 	$(BIN)/python -m tests.demo
 
 spark: $(VENV)/.spark ## install what the Spark jobs need
