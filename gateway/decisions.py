@@ -14,7 +14,6 @@ from typing import Final
 from gateway.bridge_queues import bridged
 from gateway.clusters.batches import Copy
 from gateway.clusters.client import ClusterClient
-from gateway.clusters.frames import order_hash
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.selector import bucket, rendezvous
@@ -41,7 +40,7 @@ from protocols.canonical import (
     QueueRef,
 )
 from protocols.errors import Code, Refused
-from protocols.remoting.private import SendSet, SetFlag, encode_set
+from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
 
 TARGETS_MAX: Final = 500
 """Light queues one record is listed in; more are split over further copies."""

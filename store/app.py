@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from protocols import clock
@@ -24,6 +25,7 @@ from store.engine import Engine, PrepareSegment, Upkeep
 from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
+from store.handlers.plain import answer_plain
 from store.handlers.presence import Presences
 from store.handlers.searches import Searches
 from store.handlers.streams import Streams
@@ -122,6 +124,7 @@ class Store:
             system_topics=system_topics(config),
         )
         configuration.restore(context)
+        context.appends.bytes_max = config.limits.pending_bytes_max
         server = self._server = StoreServer(context)
         context.topics_changed = server.topics_changed.set
         context.counters = server.counters
@@ -139,6 +142,7 @@ class Store:
             connections_max=config.limits.connections_max,
         )
         await self._advertise(context, self._listener.address)
+        context.appends.give_plain = partial(answer_plain, context)
         server.use(committer)
         self._tasks.start(self._keep_house(engine), name="housekeeping")
         self._registration = Registration(context, server.topics_changed, auth=self._auth)
@@ -230,6 +234,7 @@ class Store:
             context.address = f"{ip}:{port}"
         context.ip_address = f"{ip}:{port}"
         context.store_host = encode_host(context.ip_address)
+        context.id_prefix = context.store_host.hex().upper()
         seed = int.from_bytes(os.urandom(4), "big")
         context.ids = MessageIds(context.store_host, os.getpid(), seed)
 

@@ -68,6 +68,7 @@ from store.log.snapshots import SnapshotWork
 from store.log.spares import PrepareSegment, Upkeep
 from store.log.state import pack
 from store.parts import Parts
+from store.plain import PlainRun, PlainSender, RunResult
 from store.policies.handover import Handover
 from store.policies.keeper import Keeper
 from store.policies.levels import subqueues
@@ -101,6 +102,7 @@ class Engine:
         self._keeper = Keeper(
             self._core, self._parts.groups, self._deliveries, self._room, self._handover
         )
+        self._plain = PlainSender(self._core, self._parts.topics, self._room)
         self._sender = Sender(
             self._core, self._parts, self._room, self._keeper, self._handover, self._holding
         )
@@ -266,6 +268,11 @@ class Engine:
         """Store messages of standard codes, all in one block."""
         self._core.at(now)
         return self._wait(self._sender.append(records))
+
+    def append_plain(self, runs: Sequence[PlainRun], now: Now) -> Pending[list[RunResult]]:
+        """Store messages of standard codes that need no look inside, all in one block."""
+        self._core.at(now)
+        return self._wait(self._plain.append(runs))
 
     # ── held messages ───────────────────────────────────────────────────────────────────
 

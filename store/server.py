@@ -102,6 +102,7 @@ class StoreServer:
         if presence is not None:
             presence.heard = clock.monotonic()
         self.counters.requests += len(commands)
+        self.context.now_ms = clock.wall_ms()
         for command in commands:
             if command.code == PrivateCode.SEND:
                 self._sends.append((connection, command))

@@ -329,14 +329,6 @@ def once_hash(key: bytes) -> bytes:
     return key if len(key) == 16 else blake2b(key, digest_size=16).digest()
 
 
-def order_hash(key: str) -> int:
-    """64 bits of an order key; never 0, which means none."""
-    if not key:
-        return 0
-    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") or 1
-
-
 def held_flags(message: Message) -> int:
     """``ItemFlag`` bits of a message that is not visible at once."""
     if message.producer_group:

@@ -58,6 +58,19 @@ class _JsonHeaderOut(msgspec.Struct, omit_defaults=True, rename="camel", kw_only
     serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
 
 
+class _PlainJsonHeader(msgspec.Struct, rename="camel"):
+    """As Java writes it: all fields text."""
+
+    code: int
+    language: str = "OTHER"
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    ext_fields: dict[str, str] | None = None
+
+
+_decode_plain_json = msgspec.json.Decoder(_PlainJsonHeader).decode
 _decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -131,6 +144,24 @@ def decode_frame(frame: Frame) -> RemotingCommand:
 
 
 def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        plain = _decode_plain_json(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_any_json_header(header, body)
+    return RemotingCommand(
+        plain.code,
+        plain.ext_fields,
+        body,
+        opaque=plain.opaque,
+        flag=plain.flag,
+        remark=plain.remark or "",
+        language=plain.language,
+        version=plain.version,
+    )
+
+
+def _decode_any_json_header(header: bytes, body: bytes) -> RemotingCommand:
+    """A header that is not as Java writes it: nulls and numbers among the fields, or no header."""
     try:
         parsed = _decode_json(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -120,6 +120,10 @@ def send_header(command: RemotingCommand) -> SendHeader:
     """The header of 10, 310, 320, 324 or 325. Raises HeaderError."""
     fields = command.fields
     form = 1 if command.code in _V2_CODES else 0
+    if form:
+        header = _short_header(command)
+        if header is not None:
+            return header
 
     def name(field: str) -> str:
         return SEND_FIELDS[field][form]
@@ -140,6 +144,31 @@ def send_header(command: RemotingCommand) -> SendHeader:
         is_batch=bool_field(fields, name("is_batch")) or command.code == 320,
         broker=text_field(fields, name("broker"), ""),
     )
+
+
+def _short_header(command: RemotingCommand) -> SendHeader | None:
+    """The one-letter form in one go: the store's hottest path; None: look closer."""
+    fields = command.fields
+    get = fields.get
+    try:
+        return SendHeader(
+            fields["a"],
+            fields["b"],
+            get("c", "TBW102"),
+            int(get("d") or 4),
+            int(fields["e"]),
+            int(get("f") or 0),
+            int(get("g") or 0),
+            int(get("h") or 0),
+            get("i", ""),
+            int(get("j") or 0),
+            get("k") == "true",
+            int(get("l") or -1),
+            command.code == 320 or get("m") == "true",
+            get("n", ""),
+        )
+    except (KeyError, ValueError):
+        return None
 
 
 # ── pull ────────────────────────────────────────────────────────────────────────────────

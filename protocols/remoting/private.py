@@ -12,6 +12,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import msgspec
@@ -803,3 +804,11 @@ def decode_credits(body: bytes | memoryview) -> list[tuple[int, int]]:
         return list(CREDIT_ITEM.iter_unpack(body))
     except struct.error as error:
         raise PeerError(f"STREAM_CREDIT body: {error}") from error
+
+
+def order_hash(key: str) -> int:
+    """64 bits of an order key; never 0, which means none."""
+    if not key:
+        return 0
+    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1

@@ -66,7 +66,7 @@ _MIDDLE: Final = struct.Struct(">IIQQIQ8sQ8sIQ")  # the 72 bytes between crc and
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
 _U16: Final = struct.Struct(">H")
-_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _CRC_MASK: Final = 0x7FFFFFFF
 
 NO_HOST: Final = b"\x00" * 8

@@ -1,11 +1,14 @@
 """
 The standard sends of one tick, gathered into one block: a block costs more than a record.
+
+Plain messages wait as runs, all others as records; what arrives in order is stored in order.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
+from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Refused
 from protocols.remoting.command import RemotingCommand
@@ -13,25 +16,40 @@ from store.answers import AppendRecord, AppendResult, Pending, StoreFailed
 from store.engine import Engine
 from store.handlers.answers import not_available, refuse
 from store.handlers.connection import Connection
+from store.plain import PlainRun, RunResult
 
 BLOCK_RECORDS_MAX: Final = 1024
 BLOCK_BYTES_MAX: Final = 4 << 20
 """A block takes no more than this, whatever a tick brought."""
 
+R = TypeVar("R")
 Make = Callable[[Sequence[AppendResult]], RemotingCommand]
 Waiting = tuple[Connection, RemotingCommand, int, Make]
 """(connection, request, record count, what makes the answer of the results)."""
 
+WaitingPlain = tuple[Connection, RemotingCommand, PlainRun, bytes]
+"""(connection, request, run, id of a message that was sent alone)."""
+
 
 class Appends:
-    """Records waiting for the end of the tick, with those who wait for them."""
+    """Messages waiting for the end of the tick, with those who wait for them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, bytes_max: int = 64 << 20) -> None:
         self._engine = engine
         self._records: list[AppendRecord] = []
         self._waiting: list[Waiting] = []
+        self._runs: list[PlainRun] = []
+        self._waiting_plain: list[WaitingPlain] = []
+        self._plain_count = 0
         self.byte_count = 0
         """What waits for the end of the tick."""
+
+        self.is_pressed = False
+        """Too much waited for the disk when the last runs were handed over."""
+
+        self.bytes_max = bytes_max
+        self.give_plain: Callable[[Sequence[WaitingPlain], Pending[list[RunResult]]], None]
+        """Answers runs (``handlers.plain``)."""
 
     def add(
         self,
@@ -42,32 +60,72 @@ class Appends:
         now: Now,
     ) -> None:
         """Append *records* by the end of the tick; *make* the answer once they are durable."""
+        if self._runs:
+            self.flush(now)
         self._records += records
         self._waiting.append((connection, request, len(records), make))
         self.byte_count += sum([len(record.record) for record in records])
         if len(self._records) >= BLOCK_RECORDS_MAX or self.byte_count >= BLOCK_BYTES_MAX:
             self.flush(now)
 
+    def add_plain(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        run: PlainRun,
+        first_id: bytes,
+    ) -> None:
+        """The same for a run; *first_id* of a message that was sent alone."""
+        if self._records:
+            self.flush(clock.read())
+        self._runs.append(run)
+        self._waiting_plain.append((connection, request, run, first_id))
+        self._plain_count += len(run.lengths)
+        self.byte_count += sum(run.lengths)
+        if self._plain_count >= BLOCK_RECORDS_MAX or self.byte_count >= BLOCK_BYTES_MAX:
+            self.flush(clock.read())
+
     def flush(self, now: Now) -> None:
         """Hand all that waits to the engine, as one block."""
-        if not self._records:
-            return
-        records, self._records = self._records, []
-        waiting, self._waiting = self._waiting, []
         self.byte_count = 0
+        self.is_pressed = self._engine.pending_bytes > self.bytes_max
+        if self._runs:
+            runs, self._runs = self._runs, []
+            plain, self._waiting_plain = self._waiting_plain, []
+            self._plain_count = 0
+            asking = [(connection, request) for connection, request, _, _ in plain]
+            self._hand_over(
+                asking,
+                partial(self._engine.append_plain, runs, now),
+                partial(self.give_plain, plain),
+            )
+        if self._records:
+            records, self._records = self._records, []
+            waiting, self._waiting = self._waiting, []
+            asking = [(connection, request) for connection, request, _, _ in waiting]
+            self._hand_over(
+                asking, partial(self._engine.append, records, now), partial(answer, waiting)
+            )
+
+    @staticmethod
+    def _hand_over(
+        asking: Sequence[tuple[Connection, RemotingCommand]],
+        store: Callable[[], Pending[R]],
+        give: Callable[[Pending[R]], None],
+    ) -> None:
         try:
-            pending = self._engine.append(records, now)
+            pending = store()
         except Refused as error:
-            for connection, request, _, _ in waiting:
+            for connection, request in asking:
                 connection.answer(request, refuse(request, error))
         except StoreFailed as error:
-            for connection, request, _, _ in waiting:
+            for connection, request in asking:
                 connection.answer(request, not_available(request, str(error)))
         else:
             if pending.is_done:
-                answer(waiting, pending)
+                give(pending)
             else:
-                pending.notify = partial(answer, waiting)
+                pending.notify = give
 
 
 def answer(waiting: Sequence[Waiting], pending: Pending[list[AppendResult]]) -> None:

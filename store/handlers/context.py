@@ -9,7 +9,7 @@ one event loop serves all, and the engine is a library of quick calls.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from protocols import clock
 from protocols.clock import Now
@@ -30,6 +30,9 @@ from store.handlers.searches import Searches
 from store.handlers.streams import Streams
 from store.handlers.waits import Waits
 from store.metrics import ServerCounters
+
+if TYPE_CHECKING:
+    from store.handlers.plain import Lane
 
 logger = logging.getLogger("tidegate.store")
 
@@ -62,6 +65,9 @@ class Context:
     store_host: bytes = b"\x00" * 8
     """``ip_address`` as records carry it."""
 
+    id_prefix: str = ""
+    """``store_host`` in hex: what offset message ids begin with."""
+
     ids: MessageIds = field(default_factory=lambda: MessageIds(NO_HOST, 0, 0))
     """Makes message ids for producers that set none."""
 
@@ -70,6 +76,9 @@ class Context:
 
     clients: ClientTable = field(default_factory=ClientTable)
     locks: QueueLocks = field(default_factory=QueueLocks)
+    lanes: dict[tuple[str, str], "Lane"] = field(default_factory=dict)
+    """(topic, queue id) → what plain sends there share."""
+
     rates: Rates = field(default_factory=Rates)
     owner_epochs: dict[int, int] = field(default_factory=dict)
     """Highest owner epoch that opened each group in this run."""
@@ -79,6 +88,9 @@ class Context:
 
     check_turn: int = 0
     """Producers of a group are asked in turn about its transactions."""
+
+    now_ms: int = 0
+    """Wall time when the read began whose requests are handled."""
 
     counters: ServerCounters = field(default_factory=ServerCounters)
     started: clock.Now = field(default_factory=clock.read)

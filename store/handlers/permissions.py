@@ -19,13 +19,16 @@ BY_SUBSCRIPTION: Final = "5"
 """``ForbiddenType``: why a pull was refused."""
 
 
+_WRITE: Final = int(Permission.WRITE)  # plain: IntFlag costs 0.6 µs per message
+
+
 def is_readable(context: Context, group: str, topic: str) -> bool:
     return f"{group}@{topic}" not in context.engine.settings(FORBIDDEN_TABLE)
 
 
 def can(config: TopicConfig, permission: Permission) -> bool:
     """Whether the topic's permission bits allow it."""
-    return bool(config.perm & int(permission))
+    return bool(config.perm & permission.value)
 
 
 def reading_forbidden(
@@ -48,8 +51,8 @@ def reading_forbidden(
 
 def check_writing(context: Context, config: TopicConfig) -> None:
     """Raise Refused(FORBIDDEN) if nobody may send to the topic now."""
-    if not context.config.permission & Permission.WRITE:
+    if not context.config.permission & _WRITE:
         hint = f"the store[{context.config.name}] sending message is forbidden"
         raise Refused(Code.FORBIDDEN, config.name, hint)
-    if not can(config, Permission.WRITE):
+    if not config.perm & _WRITE:
         raise Refused(Code.FORBIDDEN, config.name, f"the topic[{config.name}] sending is forbidden")

@@ -7,15 +7,14 @@ deliver them early. A send-back is appended again at once for the same reason: i
 not kept yet.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols import clock
 from protocols.canonical import DISPATCH_KEY, StoredMessage
 from protocols.clock import Now
-from protocols.errors import Code, PeerError, Refused
+from protocols.errors import Code, Refused
 from protocols.remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.delays import (
@@ -41,13 +40,19 @@ from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.names import check_topic_name
 from store.handlers.permissions import can, check_writing
+from store.handlers.plain import (
+    BATCH_COUNT_MAX,
+    REGION,
+    Member,
+    learn_lane,
+    send_plain,
+    split_batch,
+)
 from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import FORBIDDEN_TO_CLIENTS, READ_WRITE, is_system_topic
 from store.handlers.topics import no_such_topic
 from store.late import is_addressed
 
-REGION: Final = "DefaultRegion"
-BATCH_COUNT_MAX: Final = 10_000
 NAMES_STORE_OWNS: Final = frozenset(
     (
         "POP_CK",
@@ -62,22 +67,14 @@ NAMES_STORE_OWNS: Final = frozenset(
 
 TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
-_BATCH_HEAD: Final = struct.Struct(">IIIiI")
-_U16: Final = struct.Struct(">H")
-
-
-class Draft(NamedTuple):
-    """A message before it is a record."""
-
-    body: bytes | memoryview
-    flag: int
-    properties: bytes
 
 
 def send(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """One message, or a batch that is taken apart; answered when durable."""
+    if request.code != RequestCode.SEND_MESSAGE and send_plain(context, connection, request):
+        return None
     header = send_header(request)
     if context.is_busy:
         context.counters.busy += 1
@@ -98,36 +95,17 @@ def send(
         )
     if header.is_batch:
         drafts = split_batch(request.body)
+        if not 0 < len(drafts) <= BATCH_COUNT_MAX:
+            hint = f"{len(drafts)} messages, 1 to {BATCH_COUNT_MAX}"
+            raise Refused(Code.BAD_REQUEST, "batch", hint)
     else:
-        drafts = [Draft(request.body, header.flag, header.properties.encode())]
+        drafts = [(request.body, header.flag, header.properties.encode())]
+    learn_lane(context, header, config)
     topic = _after_attempts(context, header, now)
     records, ids = _records(context, connection, header, topic, drafts, now)
     make = partial(_answer, context, request, header, records, ids)
     context.appends.add(connection, request, records, make, now)
     return None
-
-
-def split_batch(body: bytes | memoryview) -> list[Draft]:
-    """The members of a client batch (320). Raises PeerError if a length lies outside."""
-    view = memoryview(body)
-    drafts: list[Draft] = []
-    at = 0
-    while at < len(view):
-        try:
-            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(view, at)
-            start = at + _BATCH_HEAD.size
-            (properties_size,) = _U16.unpack_from(view, start + body_size)
-        except struct.error as error:
-            raise PeerError(f"batch: {error}") from error
-        end = start + body_size + _U16.size + properties_size
-        if end != at + size or end > len(view):
-            raise PeerError(f"batch: member of {size} bytes at {at} does not fit")
-        text = bytes(view[end - properties_size : end])
-        drafts.append(Draft(view[start : start + body_size], flag, text))
-        at = end
-    if not drafts or len(drafts) > BATCH_COUNT_MAX:
-        raise Refused(Code.BAD_REQUEST, "batch", f"{len(drafts)} messages, 1 to {BATCH_COUNT_MAX}")
-    return drafts
 
 
 def _topic(context: Context, header: SendHeader, now: Now) -> TopicConfig | None:
@@ -182,7 +160,7 @@ def _records(
     connection: Connection,
     header: SendHeader,
     topic: str,
-    drafts: Sequence[Draft],
+    drafts: Sequence[Member],
     now: Now,
 ) -> tuple[list[AppendRecord], list[str]]:
     """(records, message ids) of a send."""
@@ -192,24 +170,24 @@ def _records(
     keys = (DISPATCH_KEY,) if is_addressed(topic) else ()
     records: list[AppendRecord] = []
     ids: list[str] = []
-    for draft in drafts:
-        if len(draft.body) > bytes_max:
+    for body, flag, text in drafts:
+        if len(body) > bytes_max:
             raise Refused(
                 Code.MESSAGE_BODY_TOO_LARGE,
                 topic,
-                f"message body size: {len(draft.body)}, max: {bytes_max}",
+                f"message body size: {len(body)}, max: {bytes_max}",
             )
-        named = decode_properties(draft.properties)
+        named = decode_properties(text)
         properties, message_id = _properties(context, topic, named, now)
         due_ms, is_half = _held(header, dict(named), now)
         record = encode_record(
             topic,
-            bytes(draft.body),
+            bytes(body),
             queue_id=max(queue_id, 0),
             properties_text=properties,
             born_ms=header.born_ms or now.wall_ms,
             sys_flag=header.sys_flag & ~TRANSACTION_BITS | (PREPARED if is_half else 0),
-            flag=draft.flag,
+            flag=flag,
             reconsume_count=header.reconsume_count,
             born_host=born_host,
             store_host=context.store_host,

@@ -19,8 +19,9 @@ import (
 )
 
 type options struct {
-	addr, name                         string
+	addr, name, topic                  string
 	conns, inflight, size, qos, window int
+	batch, queues                      int
 	pubs, subs                         int
 	fan                                bool
 	secs, warm                         float64
@@ -93,7 +94,7 @@ func fail(err error) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e [flags]")
+		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|rsend|rpull|rpop [flags]")
 		os.Exit(2)
 	}
 	var o options
@@ -108,6 +109,9 @@ func main() {
 	f.IntVar(&o.subs, "subs", 1, "e2e: subscribers")
 	f.BoolVar(&o.fan, "fan", false, "e2e: every subscriber gets everything; else pairs")
 	f.IntVar(&o.window, "window", 512, "e2e: messages under way, per publisher")
+	f.StringVar(&o.topic, "topic", "bench", "remoting: topic")
+	f.IntVar(&o.batch, "batch", 1, "rsend: messages of one request")
+	f.IntVar(&o.queues, "queues", 4, "remoting: queues of the topic")
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
 	f.Parse(os.Args[2:])
@@ -116,6 +120,12 @@ func main() {
 		runPublishers(o)
 	case "e2e":
 		runEndToEnd(o)
+	case "rsend":
+		runRemoting(o, (*remotingConn).sendLoop)
+	case "rpull":
+		runRemoting(o, (*remotingConn).pullLoop)
+	case "rpop":
+		runRemoting(o, (*remotingConn).popLoop)
 	default:
 		fmt.Fprintln(os.Stderr, "unknown command", os.Args[1])
 		os.Exit(2)

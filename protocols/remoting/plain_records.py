@@ -1,0 +1,93 @@
+"""
+Records of plain messages, built in one pass from what a client sent: the store's way in.
+
+A message is *plain* if its properties need no look inside beyond its id and tag: no delay, no
+transaction, no order key, nothing that only the store may set. Its text is stored as it came.
+"""
+
+import re
+import struct
+from typing import Final
+
+from protocols.remoting.records import (
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_V1_MAX,
+    body_crc,
+)
+
+_FRONT: Final = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
+"""Total, magic, CRC, queue id, flag, queue offset, position, sysFlag, born time and host, store
+time and host, reconsume times, prepared offset, body length."""
+
+_U16: Final = struct.Struct(">H")
+_needs_look: Final = re.compile(
+    rb"(?:\A|\x02)(?:DELAY|TIMER_[A-Z]+_[A-Z]+|TIMER_[A-Z_]+|TRAN_MSG|POP_CK|POP_CK_OFFSET"
+    rb"|INNER_MULTI_[A-Z_]+|CLUSTER|TG_HELD|__SHARDINGKEY)\x01"
+).search
+_ID: Final = b"UNIQ_KEY\x01"
+
+
+class PlainRecords:
+    """What the records of one (topic, queue) of a store share."""
+
+    __slots__ = ("_magic", "_queue_id", "_store_host", "_suffix", "_text_max", "_topic_field")
+
+    def __init__(self, topic: str, queue_id: int, store_host: bytes, cluster: str) -> None:
+        name = topic.encode()
+        is_short = len(name) <= TOPIC_BYTES_V1_MAX
+        self._magic = MAGIC_V1 if is_short else MAGIC_V2
+        self._topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
+        self._queue_id = queue_id
+        self._store_host = store_host
+        self._suffix = f"CLUSTER\x01{cluster}\x02".encode()
+        self._text_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
+
+    def message_id(self, text: bytes) -> bytes:
+        """The id of a plain message; empty: it is not plain, or has none."""
+        at = text.find(_ID)
+        if at < 0 or (at and text[at - 1] != 2) or len(text) > self._text_max:
+            return b""
+        if _needs_look(text) is not None:
+            return b""
+        end = text.find(b"\x02", at)
+        return text[at + len(_ID) : end] if end >= 0 else text[at + len(_ID) :]
+
+    def add(
+        self,
+        pieces: list[bytes],
+        body: bytes | memoryview,
+        text: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsume_count: int,
+    ) -> int:
+        """Append one record's pieces; its size. The engine fills in offsets and store time."""
+        suffix = self._suffix
+        if text[-1] != 2:
+            suffix = b"\x02" + suffix
+        text_size = len(text) + len(suffix)
+        body_size = len(body)
+        size = _FRONT.size + body_size + len(self._topic_field) + 2 + text_size
+        front = _FRONT.pack(
+            size,
+            self._magic,
+            body_crc(body),
+            self._queue_id,
+            flag & 0xFFFFFFFF,
+            0,
+            0,
+            sys_flag,
+            born_ms,
+            born_host,
+            0,
+            self._store_host,
+            reconsume_count,
+            0,
+            body_size,
+        )
+        pieces += (front, body, self._topic_field, _U16.pack(text_size), text, suffix)  # type: ignore[arg-type]  # join takes views
+        return size

@@ -1,0 +1,176 @@
+"""The short way in: sends whose messages are plain become runs, without an object a message."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.canonical import DISPATCH_KEY
+from protocols.errors import Code, PeerError
+from protocols.remoting.codes import RequestCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.headers import SendHeader
+from protocols.remoting.plain_records import PlainRecords
+from protocols.remoting.private import order_hash
+from protocols.remoting.records import decode_properties
+from store.answers import Pending, TopicConfig
+from store.handlers.answers import not_available, response_code
+from store.handlers.connection import Connection
+from store.handlers.context import Context
+from store.late import is_addressed
+from store.log.messages import tag_hash
+from store.plain import PlainRun, RunResult
+
+BATCH_COUNT_MAX: Final = 10_000
+LANES_MAX: Final = 20_000
+"""(Topic, queue) pairs whose shared bytes are remembered."""
+
+REGION: Final = "DefaultRegion"
+SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+TRANSACTION_BITS: Final = 0xC
+V6_BITS: Final = 0x30
+_BATCH_HEAD: Final = struct.Struct(">IIIiI")
+_U16: Final = struct.Struct(">H")
+
+Member = tuple[bytes | memoryview, int, bytes]
+"""(body, flag, properties text)."""
+
+
+class Lane:
+    """What all sends to one message queue share, checked once."""
+
+    __slots__ = ("config", "keys", "order", "queue_id", "records", "topic", "version")
+
+    def __init__(self, context: Context, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.version = context.engine.topics_version
+        self.config = context.config
+        self.records = PlainRecords(topic, queue_id, context.store_host, context.config.cluster)
+        self.keys = (DISPATCH_KEY,) if is_addressed(topic) else ()
+        self.order = order_hash(f"{topic}/{queue_id}")
+        """Without an order key of their own, an ordered group takes a queue one by one."""
+
+
+def learn_lane(context: Context, header: SendHeader, config: TopicConfig) -> None:
+    """A send was checked: the next plain ones to its queue need no look, until a topic changes."""
+    queue_id = header.queue_id
+    is_plain = 0 <= queue_id < config.write_queue_count and not config.attributes
+    if is_plain and header.topic[0] != "%":
+        if len(context.lanes) >= LANES_MAX:
+            context.lanes.clear()
+        context.lanes[header.topic, str(queue_id)] = Lane(context, header.topic, queue_id)
+
+
+def split_batch(body: bytes | memoryview) -> list[Member]:
+    """The members of a client batch (320). Raises PeerError if a length lies outside."""
+    view = memoryview(body)
+    members: list[Member] = []
+    at, size_all = 0, len(view)
+    unpack, unpack_size = _BATCH_HEAD.unpack_from, _U16.unpack_from
+    while at < size_all:
+        try:
+            size, _, _, flag, body_size = unpack(view, at)
+            start = at + 20
+            (text_size,) = unpack_size(view, start + body_size)
+        except struct.error as error:
+            raise PeerError(f"batch: {error}") from error
+        text_at = start + body_size + 2
+        end = text_at + text_size
+        if end != at + size or end > size_all:
+            raise PeerError(f"batch: member of {size} bytes at {at} does not fit")
+        members.append((view[start : start + body_size], flag, bytes(view[text_at:end])))
+        at = end
+    return members
+
+
+def send_plain(context: Context, connection: Connection, request: RemotingCommand) -> bool:
+    """
+    Take in a send (310, 320) whose queue is known and whose messages are plain.
+
+    False: nothing happened, it must be looked at. Raises PeerError for a malformed batch.
+    """
+    fields = request.fields
+    lane = context.lanes.get((fields.get("b", ""), fields.get("e", "")))
+    if (
+        lane is None
+        or lane.config is not context.config
+        or lane.version != context.engine.topics_version
+        or context.appends.is_pressed
+    ):
+        return False
+    try:
+        sys_flag, born_ms = int(fields.get("f") or 0), int(fields.get("g") or 0)
+        flag, reconsume_count = int(fields.get("h") or 0), int(fields.get("j") or 0)
+    except ValueError:
+        return False
+    if sys_flag & (TRANSACTION_BITS | V6_BITS) or born_ms < 0 or reconsume_count < 0:
+        return False
+    is_batch = request.code == SEND_BATCH or fields.get("m") == "true"
+    members: Sequence[Member] = (
+        split_batch(request.body)
+        if is_batch
+        else ((request.body, flag, fields.get("i", "").encode()),)
+    )
+    records, host = lane.records, connection.host
+    bytes_max = lane.config.limits.message_bytes_max
+    born_ms = born_ms or context.now_ms
+    pieces: list[bytes] = []
+    lengths: list[int] = []
+    tags: list[int] = []
+    first_id = b""
+    for body, member_flag, text in members:
+        message_id = records.message_id(text)
+        if not message_id or len(body) > bytes_max:
+            return False
+        first_id = first_id or message_id
+        tags.append(_tag(text) if b"TAGS\x01" in text else 0)
+        lengths.append(
+            records.add(pieces, body, text, member_flag, sys_flag, born_ms, host, reconsume_count)
+        )
+    if not 0 < len(lengths) <= BATCH_COUNT_MAX:
+        return False
+    run = PlainRun(lane.topic, lane.queue_id, pieces, lengths, tags, lane.order, lane.keys)
+    context.appends.add_plain(connection, request, run, b"" if is_batch else first_id)
+    return True
+
+
+def answer_plain(
+    context: Context,
+    waiting: Sequence[tuple[Connection, RemotingCommand, PlainRun, bytes]],
+    pending: Pending[list[RunResult]],
+) -> None:
+    """Each waiter gets its result; the answers of one connection leave together."""
+    id_prefix, trace = context.id_prefix, "true" if context.config.trace else "false"
+    answers: dict[Connection, list[RemotingCommand]] = {}
+    for index, (connection, request, run, first_id) in enumerate(waiting):
+        if request.is_oneway:
+            continue
+        if pending.error is not None:
+            made = not_available(request, str(pending.error))
+        else:
+            code, positions, offsets, hint = pending.value[index]
+            if code != Code.OK:
+                made = request.answer(response_code(code), remark=hint)
+            else:
+                fields = {
+                    "msgId": ",".join([f"{id_prefix}{position:016X}" for position in positions]),
+                    "queueId": str(run.queue_id),
+                    "queueOffset": str(offsets[0]),
+                    "MSG_REGION": REGION,
+                    "TRACE_ON": trace,
+                }
+                if first_id:
+                    fields["transactionId"] = first_id.decode("utf-8", "replace")
+                made = request.answer(0, fields)
+        found = answers.get(connection)
+        if found is None:
+            answers[connection] = [made]
+        else:
+            found.append(made)
+    for connection, commands in answers.items():
+        connection.peer.send(commands)
+
+
+def _tag(text: bytes) -> int:
+    tag = next((value for name, value in decode_properties(text) if name == "TAGS"), "")
+    return tag_hash(tag)

@@ -1,0 +1,220 @@
+"""
+``python -m tests.bench.remoting``: our store beside a warm Apache broker, RocketMQ remoting.
+
+The same generator against both, one after the other: single sends, client batches of 32, pulls
+and pops (with an ack each) of a backlog. ``--flush async`` compares the two without a sync before
+the answer. The broker is warmed by the same kinds of request before anything is measured.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from protocols.remoting.client import RemotingClient
+from protocols.remoting.codes import RequestCode
+from protocols.remoting.command import RemotingCommand
+from tests.bench import generator
+from tests.bench.servers import cpu_s, sync_ms
+from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.processes import Daemons
+
+QUEUE_COUNT = 4
+APACHE_EXTRA = "mappedFileSizeCommitLog=1073741824\nosPageCacheBusyTimeOutMills=5000\n"
+"""The broker's own default for its files (the tests use small ones), and no refusals by it."""
+
+
+class Case(NamedTuple):
+    """One row."""
+
+    name: str
+    command: str
+    arguments: tuple[str, ...]
+    fills: int = 0
+    """Messages sent to the topic before, so that there is a backlog."""
+
+    is_pop: bool = False
+
+
+CASES = (
+    Case("send 1 KiB", "rsend", ("-conns", "4", "-inflight", "256", "-size", "1024")),
+    Case(
+        "send 32 x 1 KiB batch",
+        "rsend",
+        ("-conns", "4", "-inflight", "16", "-size", "1024", "-batch", "32"),
+    ),
+    Case(
+        "pull backlog 1 KiB",
+        "rpull",
+        (
+            "-conns",
+            "4",
+        ),
+        fills=100_000,
+    ),
+    Case(
+        "pop + ack backlog 1 KiB",
+        "rpop",
+        (
+            "-conns",
+            "4",
+        ),
+        fills=400_000,
+        is_pop=True,
+    ),
+)
+
+
+class Result(NamedTuple):
+    """What a run measured."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    gen_cpu_pct: float
+
+
+def run(case: Case, address: str, pid: int, topic: str, seconds: float, warm: float) -> Result:
+    """One case against one server."""
+    cpu: list[float] = []
+    found = generator.run(
+        [
+            *(case.command, "-addr", address, "-topic", topic, "-queues", str(QUEUE_COUNT)),
+            *case.arguments,
+            *("-secs", str(seconds), "-warm", str(warm)),
+        ],
+        before=lambda: cpu.append(cpu_s(pid)),
+        after=lambda: cpu.append(cpu_s(pid)),
+    )
+    latency = found["latency_us"] or {"p50": 0.0, "p99": 0.0}
+    return Result(
+        found["rate"],
+        latency["p50"] / 1000,
+        latency["p99"] / 1000,
+        (cpu[1] - cpu[0]) / max(found["messages"], 1) * 1e6,
+        found["gen_cpu_pct"],
+    )
+
+
+def create_topic(address: str, name: str) -> None:
+    async def ask() -> None:
+        client = await RemotingClient.connect(address)
+        count = str(QUEUE_COUNT)
+        fields = {"topic": name, "defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0"}
+        fields |= {"readQueueNums": count, "writeQueueNums": count, "order": "false"}
+        fields |= {"topicFilterType": "SINGLE_TAG"}
+        request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        answer = await client.request(request, 10)
+        assert answer.code == 0, answer.remark
+        await client.close()
+
+    asyncio.run(ask())
+
+
+def fill(case: Case, address: str, topic: str) -> None:
+    """A backlog for pulls and pops."""
+    seconds = max(1.0, case.fills / 60_000)
+    generator.run(
+        [
+            *("rsend", "-addr", address, "-topic", topic, "-queues", str(QUEUE_COUNT)),
+            *("-conns", "4", "-inflight", "8", "-size", "1024", "-batch", "32"),
+            *("-secs", str(seconds), "-warm", "0"),
+        ],
+        before=lambda: None,
+        after=lambda: None,
+    )
+
+
+def measure(
+    address: str, pid: int, options: argparse.Namespace, warm_s: float
+) -> dict[str, Result]:
+    """All chosen cases against one server."""
+    results: dict[str, Result] = {}
+    for case in [case for case in CASES if options.case in case.name]:
+        topic = f"bench_{case.command}_{len(case.arguments)}"
+        create_topic(address, topic)
+        if case.fills:
+            fill(case, address, topic)
+        results[case.name] = run(case, address, pid, topic, options.seconds, warm_s)
+        print(f"  {case.name}: {results[case.name].rate:,.0f}/s", file=sys.stderr)
+    return results
+
+
+def apache(options: argparse.Namespace, work: Callable[[str, int], None]) -> None:
+    flush = "SYNC_FLUSH" if options.flush == "sync" else "ASYNC_FLUSH"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ApacheCluster(Path(folder), flush=flush, extra=APACHE_EXTRA) as cluster,
+    ):
+        create_topic(cluster.broker, "warm")
+        for code in ("1", "32"):
+            arguments = ["-conns", "4", "-inflight", "64", "-size", "1024", "-batch", code]
+            generator.run(
+                [
+                    *("rsend", "-addr", cluster.broker, "-topic", "warm", *arguments),
+                    *("-secs", str(options.warm / 2), "-warm", "0"),
+                ],
+                before=lambda: None,
+                after=lambda: None,
+            )
+        work(cluster.broker, cluster.pids[-1])
+
+
+def ours(options: argparse.Namespace, work: Callable[[str, int], None]) -> None:
+    with Daemons() as daemons:
+        namesrv = daemons.namesrv()
+        store = daemons.store(namesrv, f"store.flush={options.flush}")
+        work(store.addresses["store"], store.process.pid)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.remoting", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="measured, per row")
+    parser.add_argument("--warm", type=float, default=30.0, help="seconds the JVM is warmed")
+    parser.add_argument("--case", default="", help="only cases whose name contains this")
+    parser.add_argument("--flush", choices=("sync", "async"), default="sync")
+    parser.add_argument("--only", choices=("ours", "apache", ""), default="")
+    parser.add_argument("--json", default="", help="where the report goes")
+    options = parser.parse_args()
+    generator.build()
+    results: dict[str, dict[str, Result]] = {}
+    servers = {"apache": apache, "ours": ours}
+    for name, server in servers.items():
+        if options.only in ("", name):
+            print(name, file=sys.stderr)
+
+            def work(address: str, pid: int, name: str = name) -> None:
+                results[name] = measure(address, pid, options, warm_s=1.0)
+
+            server(options, work)
+    print_table(results, options)
+    if options.json:
+        report = {
+            name: {case: row._asdict() for case, row in rows.items()}
+            for name, rows in results.items()
+        }
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def print_table(results: dict[str, dict[str, Result]], options: argparse.Namespace) -> None:
+    print(f"{options.flush} flush, fdatasync {sync_ms():.3f} ms")
+    print(f"{'case':26}{'server':10}{'msg/s':>10}{'x':>7}{'p50 ms':>9}{'p99 ms':>9}"
+          f"{'CPU us':>8}{'gen CPU':>9}")  # fmt: skip
+    for case in CASES:
+        for name, rows in results.items():
+            if (row := rows.get(case.name)) is None:
+                continue
+            peer = results.get("apache", {}).get(case.name)
+            ratio = f"{row.rate / peer.rate:.2f}" if peer and name == "ours" else ""
+            print(f"{case.name:26}{name:10}{row.rate:>10,.0f}{ratio:>7}{row.p50_ms:>9.2f}"
+                  f"{row.p99_ms:>9.2f}{row.cpu_us:>8.1f}{row.gen_cpu_pct:>7.0f} %")  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
