@@ -58,7 +58,7 @@ def start(daemons: Daemons) -> DemoCluster:
     return DemoCluster(namesrv, stores, gateways)
 
 
-def create_topic(address: str, topic: str) -> None:
+def create_topic(address: str, topic: str, attributes: str = "") -> None:
     """UPDATE_AND_CREATE_TOPIC, as mqadmin sends it. Raises RuntimeError."""
     fields = {
         "topic": topic,
@@ -69,7 +69,7 @@ def create_topic(address: str, topic: str) -> None:
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",
         "order": "false",
-        "attributes": "",
+        "attributes": attributes,
     }
     connection = Connection(address)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.demo.cluster import create_topic
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(400)]
@@ -35,7 +36,11 @@ def class_path() -> str:
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemons(tmp_path_factory.mktemp("grpc-java")) as daemons:
         namesrv = daemons.namesrv()
-        daemons.store(namesrv)
+        settings = ("store.transactions.timeout_ms=1000", "store.transactions.interval_ms=1000")
+        store = daemons.store(namesrv, *settings)
+        for kind in ("DELAY", "TRANSACTION", "FIFO"):
+            address = next(iter(store.addresses.values()))
+            create_topic(address, f"held-{kind.lower()}", f"+message.type={kind}")
         yield daemons.gateway(namesrv)
 
 
@@ -57,3 +62,30 @@ def test_java_producer_simple_and_push_consumer(
     assert lines.get("simple") == f"[{', '.join(name + 'blue' for name in names)}]", ended
     attempts = [f"{name}#{2 if name == 'm3' else 1}" for name in names]
     assert lines.get("push") == f"[{', '.join(attempts)}]", ended
+
+
+def test_java_delays_recalls_transactions_and_message_groups(
+    gateway: Daemon, class_path: str, tmp_path: Path
+) -> None:
+    """On topics of these types: due in time, recalled, asked about; a stuck group blocks itself."""
+    address = f"127.0.0.1:{gateway.port('grpc')}"
+    command = ["java", "-Xmx256m", f"-Duser.home={tmp_path}", "-cp", class_path]
+    ended = subprocess.run(
+        [*command, str(FOLDER / "HeldClient.java"), address, "held"],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=tmp_path,
+    )
+    lines = [line for line in ended.stdout.splitlines() if not line.startswith(" ")]
+    assert sorted(lines) == sorted(
+        [
+            "recall true",
+            "delay [due true]",
+            "asked forgotten",
+            "transaction {commit=1, forgotten=1}",
+            "fifo-s [s0, s1, s2, s3, s4]",
+            "fifo-f [f0, f1, f2, f3, f4]",
+            "fifo-free-first true",
+        ]
+    ), ended
