@@ -35,6 +35,7 @@ from gateway.identity import Identities
 from gateway.listeners import Listeners, Section
 from gateway.matching import MatchingTable
 from gateway.metrics import Registry
+from gateway.observing import Observer
 from gateway.pipeline import GatewayPipeline
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
@@ -47,7 +48,7 @@ from protocols.daemon.config import ClusterAuth, section
 from protocols.errors import ConfigError
 from protocols.remoting.client import RemotingClient, local_pair
 from protocols.remoting.peer import Receive
-from protocols.tasks import Tasks
+from protocols.tasks import Tasks, close_all
 
 if TYPE_CHECKING:
     from gateway.admin.server import AdminServer
@@ -227,6 +228,7 @@ class Gateway:
         self._streams: Streams | None = None
         self._bans: Bans | None = None
         self._bridges: list[Bridge] = []
+        self._observer = Observer.from_config(loaded.config.limits)
         self._directory: DirectoryClient | None = None
         self._dispatcher: Dispatcher | None = None
         self._held: GatewayHeld | None = None
@@ -257,21 +259,9 @@ class Gateway:
 
     async def stop(self) -> None:
         """Listeners first: clients are told and what is in flight is answered."""
-        if self._registration is not None:
-            await self._registration.close()
-        await self.listeners.close()
-        await self._tasks.close()
-        if self._held is not None:
-            await self._held.close()
-        if self._dispatcher is not None:
-            await self._dispatcher.close()
-        if self._streams is not None:
-            await self._streams.close()
-        if self._pipeline is not None:
-            await self._pipeline.close()
-        for part in (*self._bridges, self._bans, self._services):
-            if part is not None:
-                await part.close()
+        await close_all(self._registration, self.listeners, self._tasks, *self._bridges)
+        await close_all(self._bans, self._held, self._dispatcher, self._services, self._observer)
+        await close_all(self._streams, self._pipeline)
         if self._directory is not None:
             await self._directory.leave()
         for cluster in self._clusters.values():
@@ -356,6 +346,7 @@ class Gateway:
             metrics=self.metrics,
             clients=self.clients,
             bans=self._bans,
+            observer=self._observer,
             limits=config.limits,
             opened=self.listeners.opened,
         )
@@ -371,7 +362,7 @@ class Gateway:
         self._held.start()
         self._bans.start()
         if self.admin is not None:
-            self.admin.client_routes.bans = self._bans
+            self.admin.client_routes.joined(self._bans, self._observer)
         self._bridges = start_bridges(config.clusters, services)
         self._pipeline.decider.bridges = frozenset(bridge.name for bridge in self._bridges)
         return services

@@ -36,7 +36,16 @@ from protocols.daemon.config import (
 )
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
-from protocols.daemon.units import Address, Addresses, Count, DurationMs, Rate, Texts, as_list
+from protocols.daemon.units import (
+    Address,
+    Addresses,
+    Bytes,
+    Count,
+    DurationMs,
+    Rate,
+    Texts,
+    as_list,
+)
 from protocols.errors import ConfigError
 from protocols.subjects import is_valid_filter
 from protocols.tls import TlsSettings
@@ -240,6 +249,12 @@ class FlappingConfig(ConfigModel):
 
 class LimitsConfig(ConfigModel):
     """Bounds of the gateway as a whole."""
+
+    trace_folder: Path = Path("traces")
+    """Where traces of single clients, topics and addresses are written."""
+
+    trace_bytes_max: Bytes = Field(default=16 << 20, ge=1024)
+    """Size of one trace; what comes later is counted."""
 
     flapping: FlappingConfig | None = None
     """Absent: nobody is banned by itself."""

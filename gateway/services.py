@@ -10,6 +10,7 @@ from gateway.config import LimitsConfig
 from gateway.flapping import Flapping
 from gateway.identity import Identities
 from gateway.metrics import Registry
+from gateway.observing import Observer
 from gateway.policy import Policy
 from gateway.rules import facts_of
 from gateway.throttle import Bucket, Throttle
@@ -94,6 +95,7 @@ class GatewayServices:
         metrics: Registry,
         clients: ClientTable,
         bans: Bans,
+        observer: Observer,
         limits: LimitsConfig,
         opened: Callable[[str, str, int], None],
     ) -> None:
@@ -108,6 +110,7 @@ class GatewayServices:
         self.metrics = metrics
         self.clients = clients
         self.bans = bans
+        self.observer = observer
         self._connections_max = limits.connections_max
         self._flapping = Flapping(limits.flapping) if limits.flapping is not None else None
         self._tasks = Tasks("services")

@@ -74,6 +74,9 @@ class Driver(asyncio.Protocol, Generic[E]):
         """What a load balancer said of the peer; None: there is none."""
 
         self.peer = ""
+        self.heard_at = clock.monotonic()
+        """When the peer last sent something."""
+
         self._handle = handle
         self._lost = lost
         self._opened = opened
@@ -105,7 +108,8 @@ class Driver(asyncio.Protocol, Generic[E]):
     def data_received(self, data: bytes) -> None:
         if self._is_lingering:
             return
-        events = self.connection.receive_data(data, now=clock.monotonic())
+        now = self.heard_at = clock.monotonic()
+        events = self.connection.receive_data(data, now=now)
         if events:
             self._handle(self, events)
         self._after()

@@ -470,6 +470,26 @@ class Clients(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Traces and slow subscribers: asked per read or batch, told only when somebody looks."""
+
+    @property
+    def is_tracing(self) -> bool:
+        """Some trace is running: tell of everything."""
+        ...
+
+    def trace(
+        self, event: str, *, client_id: str, peer: str, topic: str = "", detail: str = ""
+    ) -> None: ...
+
+    @property
+    def slow_ms(self) -> int:
+        """From which latency on ``slow`` is to be called."""
+        ...
+
+    def slow(self, client_id: str, topic: str, latency_ms: int) -> None: ...
+
+
 class Services(Protocol):
     """What an adapter is handed when it serves."""
 
@@ -499,6 +519,9 @@ class Services(Protocol):
 
     @property
     def clients(self) -> Clients: ...
+
+    @property
+    def observer(self) -> Observer: ...
 
     def admit(self, call: Call) -> Code:
         """

@@ -8,7 +8,7 @@ A task that nobody holds can vanish in mid-air, and one that nobody awaits hides
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -57,6 +57,19 @@ async def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(seconds)
         await act()
+
+
+class Closing(Protocol):
+    """What is ended by its owner."""
+
+    async def close(self) -> None: ...
+
+
+async def close_all(*parts: Closing | None) -> None:
+    """One after the other; None: was never made."""
+    for part in parts:
+        if part is not None:
+            await part.close()
 
 
 class LongPolls:

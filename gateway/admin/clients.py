@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gateway.bans import Ban, Bans
 from gateway.clients import ClientTable
+from gateway.observing import Observer
 from protocols import clock
 from protocols.daemon.units import parse_duration_ms
 from protocols.errors import Code, Refused
@@ -23,7 +24,11 @@ class ClientRoutes:
     def __init__(self, clients: ClientTable) -> None:
         self._clients = clients
         self.bans: Bans | None = None
-        """Set when the gateway has joined."""
+        self.observer: Observer | None = None
+
+    def joined(self, bans: Bans, observer: Observer) -> None:
+        """The gateway has its lease: there is something to ask."""
+        self.bans, self.observer = bans, observer
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -32,6 +37,11 @@ class ClientRoutes:
             web.get("/api/bans", self._list),
             web.post("/api/bans", self._add),
             web.delete("/api/bans/{kind}/{value:.+}", self._remove),
+            web.get("/api/traces", self._list_traces),
+            web.post("/api/traces", self._start_trace),
+            web.get("/api/traces/{name}", self._read_trace),
+            web.delete("/api/traces/{name}", self._stop_trace),
+            web.get("/api/slow-subscriptions", self._slow),
         ]
 
     async def _kick(self, request: web.Request) -> web.StreamResponse:
@@ -90,3 +100,44 @@ class ClientRoutes:
         except Refused as error:
             return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
         return web.json_response({"removed": int(is_gone)}, status=200 if is_gone else 404)
+
+    # ── looking closer ──────────────────────────────────────────────────────────────────
+
+    async def _list_traces(self, request: web.Request) -> web.StreamResponse:
+        traces = self.observer.traces() if self.observer is not None else []
+        return web.json_response({"traces": [trace._asdict() for trace in traces]})
+
+    async def _start_trace(self, request: web.Request) -> web.StreamResponse:
+        """``{kind: client|topic|ip, value, for}``."""
+        if self.observer is None:
+            return web.json_response({"error": "starting"}, status=503)
+        try:
+            body = await request.json()
+            duration_ms = int(str(parse_duration_ms(body.get("for", "5m"))))
+            trace = await self.observer.start_trace(
+                str(body["kind"]), str(body["value"]), duration_ms
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return web.json_response({"error": f"wants kind and value: {error}"}, status=400)
+        except Refused as error:
+            return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
+        return web.json_response(trace._asdict())
+
+    async def _read_trace(self, request: web.Request) -> web.StreamResponse:
+        """The file of a trace that runs."""
+        traces = self.observer.traces() if self.observer is not None else []
+        name = request.match_info["name"]
+        found = next((trace for trace in traces if trace.name == name), None)
+        if found is None:
+            return web.json_response({"error": "no trace of that name is running"}, status=404)
+        return web.FileResponse(found.file)
+
+    async def _stop_trace(self, request: web.Request) -> web.StreamResponse:
+        observer, name = self.observer, request.match_info["name"]
+        is_known = observer is not None and observer.stop_trace(name)
+        return web.json_response({"stopped": int(is_known)}, status=200 if is_known else 404)
+
+    async def _slow(self, request: web.Request) -> web.StreamResponse:
+        """Subscribers that got messages late, the worst first."""
+        found = self.observer.slowest(100) if self.observer is not None else []
+        return web.json_response({"slow": [entry._asdict() for entry in found]})

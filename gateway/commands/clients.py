@@ -94,3 +94,28 @@ def remove(kind: str, value: str, tenant: str, url: str, token: str, user: str) 
     path = f"/api/bans/{kind}/{quote(value, safe='')}"
     Admin(url, token, user).ask("DELETE", path, **({"tenant": tenant} if tenant else {}))
     click.echo(f"{kind} {value} is banned no more")
+
+
+@client.command()
+@click.argument("kind", type=click.Choice(["client", "topic", "ip"]))
+@click.argument("value")
+@click.option("--for", "duration", default="5m", show_default=True, metavar="5m")
+@admin_options
+def trace(kind: str, value: str, duration: str, url: str, token: str, user: str) -> None:
+    """Write what MQTT clients do to a file at the gateway: one client, topic filter or address."""
+    body = {"kind": kind, "value": value, "for": duration}
+    found = Admin(url, token, user).ask("POST", "/api/traces", body)
+    click.echo(found["file"])
+
+
+@client.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@admin_options
+def slow(as_json: bool, url: str, token: str, user: str) -> None:
+    """MQTT subscribers that got messages late, the worst first."""
+    found = Admin(url, token, user).ask("GET", "/api/slow-subscriptions")
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for item in found["slow"]:
+        click.echo(f"{item['latency_ms']} ms\t{item['client_id']}\t{item['topic']}")

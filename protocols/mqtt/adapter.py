@@ -62,4 +62,6 @@ class MqttAdapter:
         await front.leaving.close()
         for client in list(front.clients):
             client.cut_off()
+        if front.presence is not None:
+            await front.presence.close()
         await front.sessions.close()

@@ -40,9 +40,11 @@ from protocols.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from protocols.mqtt.presence import Ended
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, automatic_items
+from protocols.mqtt.tracing import trace_events
 from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import ClientInfo
 
@@ -99,6 +101,8 @@ class Client:
         self._is_taken = False
         self._is_leaving = False
         self._sends_will = True
+        self._why = ""
+        self._connected_ms = 0
         self._expiry_s = -1
         self._idle = asyncio.Event()
         self._idle.set()
@@ -123,6 +127,7 @@ class Client:
 
     def end(self, reason: Reason, text: str) -> None:
         """Close from our side; a 5.0 client is told *reason*."""
+        self._why = self._why or text
         if not self.connection.is_closing:
             logger.info("client %s: %s", self._name, text)
             self.connection.fail(reason, text)
@@ -153,6 +158,9 @@ class Client:
     # ── events ──────────────────────────────────────────────────────────────────────────
 
     def _handle(self, driver: Driver[Event], events: Sequence[Event]) -> None:
+        if self.front.services.observer.is_tracing:
+            client_id = self.opened.call.client_id if self.opened is not None else ""
+            trace_events(self.front.services.observer, client_id, driver.peer, events)
         try:
             for event in events:
                 self._handle_one(event)
@@ -170,8 +178,10 @@ class Client:
             else:
                 self._in_order(event)
         elif isinstance(event, Lost):
+            self._why = self._why or event.text
             logger.info("client %s: %s", self._name, event.text)
         elif isinstance(event, Disconnect):
+            self._why = f"disconnected (0x{event.reason:02X})"
             self._sends_will = event.reason != 0  # [MQTT-3.14.4-3]
             self._expiry_s = find_int(event.properties, Property.SESSION_EXPIRY, -1)
         elif isinstance(event, Connect):
@@ -262,13 +272,14 @@ class Client:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
         assert self.opened is not None
         opened, now = self.opened, clock.monotonic()
+        self._connected_ms = clock.wall_ms()
         info = ClientInfo(
             "mqtt",
             self.front.name,
             opened.call.client_id,
             opened.call.identity.name,
             self.driver.peer,
-            clock.wall_ms(),
+            self._connected_ms,
             opened.call.tenant,
         )
         self._forget = self.front.services.clients.joined(
@@ -277,6 +288,8 @@ class Client:
         self.connection.accept(
             opened.connack, opened.heads, keep_alive_s=opened.keep_alive_s, now=now
         )
+        if self.front.presence is not None:
+            self.front.presence.online(opened.owned.record, connect, self.driver.peer)
         self._end_with(opened.call.identity.expires_at_ms)
         opened.start_feed()
         if items := automatic_items(opened):
@@ -361,10 +374,22 @@ class Client:
             await opened.close_feeds()
         except Refused as error:
             logger.warning("client %s: %s", opened.call.client_id, error)
+        self._tell_offline(opened)
         if not self._is_taken:
             await self._say_goodbye(opened)
         self.front.sessions.let_go(opened.owned, self)
         self._left.set()
+
+    def _tell_offline(self, opened: Opened) -> None:
+        reason = self._why or "connection lost"
+        peer, observer = self.driver.peer, self.front.services.observer
+        if observer.is_tracing:
+            observer.trace("offline", client_id=opened.call.client_id, peer=peer, detail=reason)
+        if self.front.presence is None or not self._connected_ms:
+            return
+        silent_ms = int((clock.monotonic() - self.driver.heard_at) * 1000)
+        ended = Ended(reason, self._connected_ms, clock.wall_ms() - silent_ms)
+        self.front.presence.offline(opened.owned.record, peer, ended)
 
     async def _say_goodbye(self, opened: Opened) -> None:
         """

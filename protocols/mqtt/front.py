@@ -5,6 +5,7 @@ from collections import OrderedDict
 from typing import Final, Protocol
 
 from protocols.mqtt.naming import Naming
+from protocols.mqtt.presence import Presence
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import Sessions
 from protocols.mqtt.settings import MqttSettings
@@ -61,7 +62,10 @@ class Front:
         self.name = name
         self.settings = settings
         self.services = services
-        self.sessions = Sessions(services)
+        self.presence: Presence | None = None
+        if settings.events_topic:
+            self.presence = Presence(name, settings.events_topic, services)
+        self.sessions = Sessions(services, presence=self.presence)
         self._namings: OrderedDict[str, tuple[Naming, Renderings]] = OrderedDict()
         self.tasks = Tasks(f"mqtt {name}")
         self.leaving = Tasks(f"mqtt {name} leaving")

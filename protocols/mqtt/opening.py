@@ -213,6 +213,8 @@ async def _agree(
         dropped=front.dropped,
         may_receive=Receiving(front.services.permission, call),
         retained_ms_max=settings.retained_s_max * 1000,
+        observer=front.services.observer,
+        peer=driver.peer,
     )
     opened = Opened(
         front,

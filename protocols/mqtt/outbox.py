@@ -20,7 +20,8 @@ from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.rendering import Rendering, Renderings
 from protocols.mqtt.session import Flight, Outgoing, Plan, Source, Stage, Subscriptions, Window
-from protocols.pipeline import DeliveryStream, Meter
+from protocols.mqtt.tracing import trace_deliveries
+from protocols.pipeline import DeliveryStream, Meter, Observer
 from protocols.tasks import Tasks
 
 PUBREL: Final = 0x62
@@ -146,6 +147,8 @@ class Outbox:
         dropped: Meter,
         may_receive: Receiving,
         retained_ms_max: int = 0,
+        observer: Observer,
+        peer: str = "",
     ) -> None:
         self.window = Window(inflight_max)
         self.is_peer_slow = is_peer_slow
@@ -160,6 +163,8 @@ class Outbox:
         self._sent, self._dropped = sent, dropped
         self._may_receive = may_receive
         self._retained_ms_max = retained_ms_max
+        self._observer, self._peer = observer, peer
+        self._slow_ms, self._since_ms = observer.slow_ms, clock.wall_ms()
         self._tasks = Tasks(f"mqtt-outbox {client_id}")
         self._resending: deque[tuple[int, bytes]] = deque()
         self._held_tags: frozenset[int] = frozenset()
@@ -184,6 +189,10 @@ class Outbox:
     def _plan(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         out: list[bytes] = []
         now_ms = clock.wall_ms()
+        if self._observer.is_tracing:
+            trace_deliveries(self._observer, self._client_id, self._peer, deliveries)
+        if deliveries and now_ms - deliveries[0].message.store_ms >= self._slow_ms:
+            self._note_slow(deliveries[0], now_ms)
         subscriptions, held, find = feed.subscriptions, self._held_tags, self._renderings.find
         has_no_local, client_id = subscriptions.has_no_local, self._client_id
         window, sent_count = self.window, 0
@@ -211,6 +220,12 @@ class Outbox:
             else:
                 sent_count += self._add(rendering, plan, feed, delivery.handle, out, now_ms)
         self._pump(out, now_ms, sent_count)
+
+    def _note_slow(self, delivery: Delivery, now_ms: int) -> None:
+        """The first of a batch stands for it; what waited for an absent client is not late."""
+        latency_ms = now_ms - max(delivery.message.store_ms, self._since_ms)
+        if latency_ms >= self._slow_ms:
+            self._observer.slow(self._client_id, delivery.message.subject, latency_ms)
 
     def _receivable(self, feed: Feed, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Without those that the client may not receive; they are done, and counted."""

@@ -22,6 +22,7 @@ from protocols import clock
 from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read
 from protocols.errors import Code, Refused
 from protocols.mqtt.naming import EXCLUSIVE
+from protocols.mqtt.presence import Ended, Presence
 from protocols.mqtt.records import (
     EXCLUSIVE_PREFIX,
     SESSION_PREFIX,
@@ -159,8 +160,9 @@ def rows(record: SessionRecord, filters: Sequence[str]) -> list[Subscription]:
 class Sessions:
     """Opens, keeps and ends sessions; does what is due for those that nobody holds."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, *, presence: Presence | None = None) -> None:
         self._services = services
+        self._presence = presence
         self._owners: dict[str, tuple[Owner, int]] = {}
         # by key: who holds it here, at which owner epoch
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -220,7 +222,7 @@ class Sessions:
                 await self._publish_will(old)
         record = self._new_record(opening, old, now_ms, is_present=is_present)
         version = found.version if found is not None and found.value is not None else 0
-        put = Put(key, encode_session(record), version, is_bound=_is_bound(record))
+        put = Put(key, encode_session(record), version, is_bound=self._is_bound(record))
         (result,) = await self._services.directory.put([put])
         if not result.is_ours:
             return None
@@ -255,11 +257,18 @@ class Sessions:
             received=kept.received if kept else (),
         )
 
+    def _is_bound(self, record: SessionRecord) -> bool:
+        """Vanishes with its gateway: nothing is left to be done for it, nobody to be told."""
+        is_needed = record.is_kept or record.will is not None or self._presence is not None
+        return record.is_connected and not is_needed
+
     # ── while it is held ────────────────────────────────────────────────────────────────
 
     async def save(self, owned: Owned, record: SessionRecord) -> Owned:
         """Write the record of a session in hand. Raises Refused if it was taken over."""
-        put = Put(record.key, encode_session(record), owned.version, is_bound=_is_bound(record))
+        put = Put(
+            record.key, encode_session(record), owned.version, is_bound=self._is_bound(record)
+        )
         (result,) = await self._services.directory.put([put])
         if not result.is_ours:
             raise Refused(Code.PRECONDITION_FAILED, record.client_id, "taken over")
@@ -418,6 +427,8 @@ class Sessions:
             if directory.is_live(record.gateway, record.gateway_epoch):
                 return
             logger.info("session %s lost its gateway %s", record.client_id, record.gateway)
+            if self._presence is not None:
+                self._presence.offline(record, "", Ended("its gateway is gone"))
             await self.disconnected(Owned(record, version, True), record, sends_will=True)
             return
         if record.will is not None and record.will_at_ms <= now_ms:
@@ -440,11 +451,6 @@ async def _gone(owner: Owner, client_id: str) -> None:
     except TimeoutError:
         hint = "its last connection cannot be written down"
         raise Refused(Code.HA_NOT_AVAILABLE, client_id, hint) from None
-
-
-def _is_bound(record: SessionRecord) -> bool:
-    """Vanishes with its gateway: nothing is left to be done for it."""
-    return record.is_connected and not record.is_kept and record.will is None
 
 
 def call_of(record: SessionRecord) -> Call:

@@ -105,6 +105,10 @@ class MqttSettings(DoorSettings):
     auto_subscribe: tuple[AutoSubscription, ...] = ()
     """What every client is subscribed to when it connects, if the ACL lets it."""
 
+    events_topic: str = Field(default="", pattern=r"^[a-zA-Z0-9_-]{0,64}$")
+    """RocketMQ topic of online and offline events, which MQTT clients see under
+    ``$events/<client id>/online`` and ``…/offline``; made when needed. Empty: none are sent."""
+
     denied: Literal["ignore", "disconnect"] = "ignore"
     """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the
     connection."""

@@ -88,3 +88,18 @@ async def test_who_flaps_is_banned_everywhere(gateways: tuple[Daemon, Daemon]) -
         pass
     async with MqttClient(there.address("mqtt"), login("flappy")) as client:
         assert client.connack.reason == Reason.BANNED
+
+
+async def test_a_trace_by_the_command_line(gateways: tuple[Daemon, Daemon]) -> None:
+    """The file says what the client did; the slow list answers."""
+    here = gateways[0]
+    path = tidegate(here, "client", "trace", "client", "traced", "--for", "1m").strip()
+    async with MqttClient(here.address("mqtt"), login("traced")) as client:
+        await client.publish("t/x", b"secret", 1)
+    folder = here.log_path.parent
+    text = ""
+    while "offline" not in text:
+        text = (folder / path).read_text()
+    assert '"publish"' in text
+    assert "secret" not in text
+    assert tidegate(here, "client", "slow") == ""

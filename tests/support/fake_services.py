@@ -828,6 +828,24 @@ class FakeMetrics:
         return sum(meter.value for (of, _), meter in self.meters.items() if of == name)
 
 
+class FakeObserver:
+    """What was traced, and who was slow."""
+
+    def __init__(self) -> None:
+        self.is_tracing = False
+        self.slow_ms = 1 << 60
+        self.traced: list[tuple[str, str, str, str]] = []
+        self.slow_ones: list[tuple[str, str]] = []
+
+    def trace(
+        self, event: str, *, client_id: str, peer: str, topic: str = "", detail: str = ""
+    ) -> None:
+        self.traced.append((event, client_id, topic, detail))
+
+    def slow(self, client_id: str, topic: str, latency_ms: int) -> None:
+        self.slow_ones.append((client_id, topic))
+
+
 class FakeClients:
     """Who is connected; call a ``kick`` to see what happens."""
 
@@ -863,6 +881,7 @@ class FakeServices:
         self.held = FakeHeld()
         self.metrics = FakeMetrics()
         self.clients = FakeClients()
+        self.observer = FakeObserver()
         self.authenticator = self
         self.permission = self
         self.checks_receive = False
