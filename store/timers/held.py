@@ -6,6 +6,7 @@ released by a record that names its position (``TIMER_FIRED``, ``TRANSACTION_END
 with the visible message, if there is one. Replay needs no clock.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ class Held:
         """Timers met by the replay, until ``settle``; None: live."""
 
         self._ended: set[int] = set()
+        self._leaving: deque[Sequence[int]] = deque()
+        """Ended by records that are not durable yet: a crash may bring them back."""
 
     def note(self, position: int, record: Bytes, stored_ms: int) -> None:
         """A held message was stored at *position*."""
@@ -79,6 +82,20 @@ class Held:
             if position not in ended:
                 add(due_ms, position, name)
 
+    # ── live ────────────────────────────────────────────────────────────────────────────
+
+    def leave(self, positions: Sequence[int]) -> None:
+        """
+        The record that ends these has been handed in; they stay owed until it is durable.
+
+        Called before anything else is logged, so that it waits for that record's block.
+        """
+        self._leaving.append(positions)
+        self._core.log.when_durable(self._left)
+
+    def _left(self) -> None:
+        self._leaving.popleft()
+
     # ── facts ───────────────────────────────────────────────────────────────────────────
 
     def is_recalled_by(self, position: int, topic: bytes, message_id: bytes) -> bool:
@@ -92,12 +109,14 @@ class Held:
 
     def first_owed(self, end: int) -> int:
         """Lowest log position of a held message; *end* if there is none."""
-        return min([self.wheel.first_position(end), *self.halves.positions()])
+        leaving = [position for positions in self._leaving for position in positions]
+        return min([self.wheel.first_position(end), *self.halves.positions(), *leaving])
 
     def positions_within(self, start: int, end: int) -> list[int]:
         """Positions of held messages in [start, end), ascending: what a relocation must keep."""
         found = [at for _, at, _ in self.wheel.timers() if start <= at < end]
         found += [at for at in self.halves.positions() if start <= at < end]
+        found += [at for positions in self._leaving for at in positions if start <= at < end]
         return sorted(found)
 
     def dump(self) -> list[Any]:

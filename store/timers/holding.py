@@ -172,7 +172,7 @@ class Holding:
                 releases.append(release)
                 size += len(release.record)
         if positions:
-            self._core.log.state(Kind.TIMER_FIRED, encode_positions(positions))
+            self._log_end(Kind.TIMER_FIRED, positions)
             self._append(releases)
             self._core.counters.timers_fired += len(positions)
         return self._room.has_room_for(size)
@@ -215,7 +215,7 @@ class Holding:
             record = b""
         if not self._room.has_room_for(len(record)):
             return False
-        self._core.log.state(Kind.TRANSACTION_END, encode_positions([position]))
+        self._log_end(Kind.TRANSACTION_END, [position])
         if record:
             if CHECKS_OVER_TOPIC not in self._topics.configs:
                 self._topics.put(TopicConfig(CHECKS_OVER_TOPIC, 1, 1))
@@ -235,7 +235,7 @@ class Holding:
         )
         if position < 0:
             return False
-        self._core.log.state(Kind.TIMER_FIRED, encode_positions([position]))
+        self._log_end(Kind.TIMER_FIRED, [position])
         self._core.counters.recalled += 1
         return True
 
@@ -251,7 +251,7 @@ class Holding:
         release = self._release(position, is_commit=True) if is_commit else None
         if release is not None and not self._room.has_room_for(len(release.record)):
             raise Refused(STORE_FULL, group, "the store is full")
-        self._core.log.state(Kind.TRANSACTION_END, encode_positions([position]))
+        self._log_end(Kind.TRANSACTION_END, [position])
         self._held.halves.end(position)
         if release is None:
             return AppendResult(Code.OK, 0, -1, -1)
@@ -261,6 +261,11 @@ class Holding:
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 
+    def _log_end(self, kind: Kind, positions: Sequence[int]) -> None:
+        """These are held no more, as soon as that is durable."""
+        self._core.log.state(kind, encode_positions(positions))
+        self._held.leave(positions)
+
     def _release(self, position: int, *, is_commit: bool) -> Release | None:
         """The visible form of a held message; None: nobody can have it any more."""
         core = self._core
@@ -269,6 +274,7 @@ class Holding:
             facts = facts_of(record)
         except (Refused, PeerError) as error:
             _log.error("held message at %d is lost: %s", position, error)
+            core.counters.discarded += 1
             return None
         topic = topic_of(record)
         queue = None
