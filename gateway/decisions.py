@@ -19,6 +19,7 @@ from gateway.clusters.routes import TopicRoute
 from gateway.clusters.selector import bucket, rendezvous
 from gateway.mapping import (
     CATCH_ALL_TOPIC,
+    SERVERS_OWN,
     head_properties,
     is_system_topic,
     qualified,
@@ -26,6 +27,7 @@ from gateway.mapping import (
 )
 from gateway.matching import MatchingTable
 from gateway.policy import Policy
+from gateway.retained import retained_queues
 from gateway.routing import Decision as RouteDecision
 from gateway.routing import Mirror, Target
 from gateway.rules import facts_of
@@ -48,10 +50,6 @@ TARGETS_MAX: Final = 500
 STICKY_MAX: Final = 200_000
 """Connections whose store is remembered; beyond it the oldest are chosen anew."""
 
-SERVERS_OWN: Final = ("$SYS/", "$share/", "$CONTROL/")
-"""What MQTT clients do not publish to: told by the server, no topic names, administrative."""
-
-RETAINED_QUEUE: Final = "$retained"
 LATE_QUEUES: Final = (QueueRef(QueueKind.DISPATCH, DISPATCH_NAME),)
 
 Place = tuple[StoreLink, int]
@@ -349,9 +347,8 @@ class Decider:
                     Code.UNSUPPORTED, head.subject, f"its readers are in cluster {queue.cluster}"
                 )
         if head.retain and not head.is_late:
-            broker = rendezvous(f"{call.tenant}\x00{head.subject}", cluster.routes.brokers)
-            queue = QueueRef(QueueKind.RETAINED, RETAINED_QUEUE, call.tenant, store=broker)
-            pinned.setdefault(cluster.link(broker), []).append(queue)
+            for queue in retained_queues(cluster, call.tenant, head):
+                pinned.setdefault(cluster.link(queue.store), []).append(queue)
         return spread, pinned
 
     # ── message queues ──────────────────────────────────────────────────────────────────

@@ -173,7 +173,7 @@ class Streams:
                 known = newest.get(message.subject)
                 if known is None or known.store_ms < message.store_ms:
                     newest[message.subject] = message
-        return list(newest.values())
+        return [message for _, message in sorted(newest.items())]
 
     def _cluster_of(self, ref: QueueRef) -> ClusterClient:
         cluster = self._clusters.get(ref.cluster or self._decider.default_cluster)

@@ -156,6 +156,9 @@ class Head:
     """MQTT QoS of the publish; 1 for protocols without one. Kept in the entry flags."""
 
     retain: bool = False
+    clears_retained: bool = False
+    """With *retain* and an empty body: every store forgets its retained value of the address."""
+
     order_key: str = ""
     """Message group, partition key or MQTT client id: messages that share it keep their order."""
 

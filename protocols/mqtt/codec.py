@@ -194,8 +194,9 @@ def decode_packet(data: bytes, position: int, start: int, end: int, version: int
         return _decode_publish(flags, FieldReader(data, start, end), version)
     if packet_type == 0 or (packet_type == PacketType.AUTH and version != V5):
         raise protocol_error(f"there is no packet type {packet_type}")
-    is_free = packet_type == PacketType.CONNECT and version == V31  # its flags mean nothing there
-    if flags != FLAGS.get(PacketType(packet_type), 0) and not is_free:
+    if version == V31:  # CONNECT's flags meant nothing, what has an answer could be a repeat
+        flags &= 0 if packet_type == PacketType.CONNECT else 7
+    if flags != FLAGS.get(PacketType(packet_type), 0):
         raise malformed(f"flags {flags:04b} of packet type {packet_type}")
     reader = FieldReader(data, start, end)
     packet = _decode_body(packet_type, reader, version)

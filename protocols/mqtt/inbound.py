@@ -18,7 +18,7 @@ from protocols.mqtt.connection import MqttConnection, PublishRun
 from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.front import Front
-from protocols.mqtt.mapping import delayed, message_of
+from protocols.mqtt.mapping import clearing, delayed, message_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import V5, V31, Publish, Pubrel, Reason
 from protocols.mqtt.records import SessionRecord
@@ -101,6 +101,8 @@ class Inbound:
     def run(self, event: PublishRun) -> None:
         """Publishes without properties."""
         messages = event.messages
+        if messages[0].head.retain:  # all of a run have the same first byte
+            messages = clearing(messages, self._connection.heads)
         if self._connection.heads.has_delayed:
             messages = delayed(messages, wall_ms=clock.wall_ms())
         self._post(messages, event.packet_ids)
@@ -143,6 +145,8 @@ class Inbound:
             self._repeat(packet_id)
             return
         head = self._opened.heads.find(packet.topic, packet.qos, packet.retain)
+        if packet.retain and not packet.payload:
+            head = self._opened.heads.clearing(head)
         key = self._once_key(packet_id) if packet.qos == 2 else b""
         wall_ms = clock.wall_ms()
         message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)
@@ -176,7 +180,7 @@ class Inbound:
         else:
             self._repeats.pop(packet_id, None)
             self._connection.open_qos2.discard(packet_id)
-        self._answer(PUBREC, packet_id, code, is_matched=results[0].matched_count > 0)
+        self._answer(PUBREC, packet_id, code)
         self._opened.outbox.own_answered()
         self._line.answered()
         if packet_id in self._released_early:

@@ -8,6 +8,7 @@ protocols it keeps its meaning. The table is in the README beside this file.
 import base64
 import binascii
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -99,6 +100,7 @@ class Heads:
 
         self.tables: tuple[dict[bytes, Head], ...] = ({}, {}, {}, {})
         self._others: dict[tuple[str, bool], Head] = {}
+        self._clearing: dict[Head, Head] = {}
         self._client_id = client_id
         self._naming = naming
 
@@ -118,6 +120,15 @@ class Heads:
                 table.clear()
             head = table[key] = self._make(topic, qos, retain)
         return head
+
+    def clearing(self, head: Head) -> Head:
+        """The head of a retained publish without a body [MQTT-3.3.1-6]."""
+        found = self._clearing.get(head)
+        if found is None:
+            if len(self._clearing) >= HEADS_MAX:
+                self._clearing.clear()
+            found = self._clearing[head] = replace(head, clears_retained=True)
+        return found
 
     def _make(self, topic: str, qos: int, retain: bool) -> Head:
         subject, delay_s = self._naming.publish(topic)
@@ -156,6 +167,16 @@ def message_of(
     )
 
 
+def clearing(messages: Sequence[Message], heads: Heads) -> Sequence[Message]:
+    """Retained publishes, those without a body marked as what they are."""
+    if all([message.body for message in messages]):
+        return messages
+    return [
+        message if message.body else message._replace(head=heads.clearing(message.head))
+        for message in messages
+    ]
+
+
 def delayed(messages: Sequence[Message], *, wall_ms: int) -> list[Message]:
     """*messages* with the times at which those with a delay are to be delivered."""
     return [
@@ -188,18 +209,17 @@ def stored_properties(properties: PacketProperties) -> Properties:
 
 def packet_properties(pairs: Properties) -> PacketProperties:
     """What an MQTT 5 subscriber is told; message expiry and subscription ids come per hop."""
-    standing: list[tuple[int, PropertyValue]] = []
-    users: list[tuple[int, PropertyValue]] = []
+    found: list[tuple[int, PropertyValue]] = []
     for name, value in pairs:
         if name == PAYLOAD_FORMAT:
-            standing.append((Property.PAYLOAD_FORMAT, 1 if value == "1" else 0))
+            found.append((Property.PAYLOAD_FORMAT, 1 if value == "1" else 0))
         elif name == CONTENT_TYPE:
-            standing.append((Property.CONTENT_TYPE, value))
+            found.append((Property.CONTENT_TYPE, value))
         elif name == REPLY_TO:
             if is_valid_name(value):
-                standing.append((Property.RESPONSE_TOPIC, value))
+                found.append((Property.RESPONSE_TOPIC, value))
         elif name == CORRELATION_ID:
-            standing.append((Property.CORRELATION_DATA, _binary(value)))
+            found.append((Property.CORRELATION_DATA, _binary(value)))
         elif (pair := _user_property(name, value)) is not None:
-            users.append((Property.USER_PROPERTY, pair))
-    return tuple(standing + users)
+            found.append((Property.USER_PROPERTY, pair))
+    return tuple(found)

@@ -98,7 +98,7 @@ class Naming:
     """Of the clients that share a mount point."""
 
     def __init__(
-        self, mount_point: str = "", rules: tuple[RewriteRule, ...] = (), levels_max: int = 200
+        self, mount_point: str = "", rules: tuple[RewriteRule, ...] = (), levels_max: int = 201
     ) -> None:
         self.mount_point = mount_point
         self._rules = rules

@@ -60,7 +60,7 @@ async def open_session(
     if (reason := _why_not(front, connect)) is not None:
         connection.refuse(reason)
         return None
-    client_id = connect.client_id or f"auto-{uuid.uuid4().hex}"
+    client_id = connect.client_id or f"auto-{uuid.uuid4()}"
     certificate = client_certificate(driver)
     tenant = certificate.tenant(front.settings.tenant)
     if front.services.is_banned(peer=driver.peer, tenant=tenant, client_id=client_id):
@@ -263,14 +263,18 @@ def _connack_properties(
     """What the server insists on; absent means the specification's default."""
     settings = front.settings
     pairs: list[tuple[int, PropertyValue]] = []
+    if keep_alive_s:
+        pairs.append((Property.SERVER_KEEP_ALIVE, keep_alive_s))
     if settings.topic_alias_max:
         pairs.append((Property.TOPIC_ALIAS_MAXIMUM, settings.topic_alias_max))
     pairs.append((Property.MAXIMUM_PACKET_SIZE, settings.packet_bytes_max))
+    if not connect.client_id:
+        pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
     pairs.append((Property.RECEIVE_MAXIMUM, settings.receive_max))
     if expiry_s != find_int(connect.properties, Property.SESSION_EXPIRY, 0):
         pairs.append((Property.SESSION_EXPIRY, expiry_s))
-    if not connect.client_id:
-        pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
-    if keep_alive_s:
-        pairs.append((Property.SERVER_KEEP_ALIVE, keep_alive_s))
+    wants_information = find_int(connect.properties, Property.REQUEST_RESPONSE_INFORMATION, 0)
+    if settings.response_information and wants_information:
+        text = settings.response_information.replace("{client_id}", client_id)
+        pairs.append((Property.RESPONSE_INFORMATION, text))
     return tuple(pairs)

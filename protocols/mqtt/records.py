@@ -46,6 +46,7 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             tag=TAG,
             qos=self.qos,
             retain=self.retain,
+            clears_retained=self.retain and not self.payload,
             order_key=client_id,
             properties=(("mqtt_topic", self.topic), ("mqtt_qos", str(self.qos))),
         )

@@ -80,8 +80,9 @@ class MqttSettings(DoorSettings):
     subscriptions_max: int = Field(default=10_000, ge=1)
     """Subscriptions of one session; more are refused with 0x97 (3.x: 0x80)."""
 
-    topic_levels_max: int = Field(default=200, ge=1, le=200)
-    """Levels of a topic name or filter; a deeper one is a protocol error (0x82; 3.x: close)."""
+    topic_levels_max: int = Field(default=201, ge=1, le=201)
+    """Levels of a topic name or filter, one more than separators; a deeper one is a protocol error
+    (0x82; 3.x: close)."""
 
     will_bytes_max: int = Field(default=2_000_000, ge=0)
     """Largest will payload; a CONNECT with a larger one is refused with 0x95."""
@@ -112,6 +113,10 @@ class MqttSettings(DoorSettings):
     denied: Literal["ignore", "disconnect"] = "ignore"
     """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the
     connection."""
+
+    response_information: str = ""
+    """Told in CONNACK to clients that ask for it: where answers to their requests may go, such as
+    ``replies/{client_id}``."""
 
     tells_unmatched: bool = False
     """Acknowledge with 0x10 what no MQTT client subscribes to now (consumers of the topic are not

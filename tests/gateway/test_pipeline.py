@@ -76,6 +76,27 @@ async def test_first_level_that_is_a_topic_takes_the_message(world: World) -> No
     assert ("mqtt", (), b"2") in world.stored()
 
 
+async def test_a_cleared_retained_value_is_cleared_everywhere(world: World) -> None:
+    """A value has one store; its end goes to all, wherever the address was kept before."""
+    keep = Head(subject="kept/x", retain=True)
+    await world.core.pipeline.send(call(), [Message(keep, b"v")])
+    clear = Head(subject="kept/x", retain=True, clears_retained=True)
+    await world.core.pipeline.send(call(), [Message(clear, b"")])
+    retained = QueueRef(QueueKind.RETAINED, "$retained").key()
+    bodies = [
+        [body for _, keys, body in store.stored() if retained in keys]
+        for store in (world.a, world.b)
+    ]
+    assert sorted(bodies) == [[b""], [b"v", b""]]
+
+
+async def test_what_only_the_server_publishes(world: World) -> None:
+    """Clients of MQTT do not write `$SYS`, nor names that are shared subscriptions."""
+    for subject in ("$SYS/broker/uptime", "$share/team/t"):
+        (result,) = await world.core.pipeline.send(call(), messages(subject, b"1"))
+        assert result.code == Code.FORBIDDEN
+
+
 async def test_catch_all_is_created_on_first_use() -> None:
     """Without the topic ``mqtt``, the first publish creates it on every store."""
     world = World()

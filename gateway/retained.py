@@ -1,0 +1,23 @@
+"""Which stores keep the retained value of an address."""
+
+from typing import Final
+
+from gateway.clusters.client import ClusterClient
+from gateway.clusters.selector import rendezvous
+from protocols.canonical import Head, QueueKind, QueueRef
+
+RETAINED_QUEUE: Final = "$retained"
+
+
+def retained_queues(cluster: ClusterClient, tenant: str, head: Head) -> list[QueueRef]:
+    """
+    Where a retained publish goes, besides its topic.
+
+    One store by the address. A value that is cleared may also be at a store that the address had
+    before stores came or went: all that are up forget it.
+    """
+    home = rendezvous(f"{tenant}\x00{head.subject}", cluster.routes.brokers)
+    stores = [home]
+    if head.clears_retained:
+        stores += [link.broker for link in cluster.up_links() if link.broker != home]
+    return [QueueRef(QueueKind.RETAINED, RETAINED_QUEUE, tenant, store=name) for name in stores]
