@@ -31,6 +31,7 @@ class MqttAdapter:
         """Listen until cancelled; then tell the clients and let their sessions go."""
         front = Front(self._name, self._settings, services)
         front.sessions.start()
+        front.tasks.start(front.tell_system(), name="system")
         self._server = server = await open_door(
             lambda: Client(front).driver,
             self._settings.bind,
@@ -65,3 +66,4 @@ class MqttAdapter:
         if front.presence is not None:
             await front.presence.close()
         await front.sessions.close()
+        front.board.close()

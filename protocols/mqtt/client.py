@@ -150,6 +150,10 @@ class Client:
         self.driver.abort()
 
     @property
+    def subscription_count(self) -> int:
+        return len(self.opened.subscriptions) if self.opened is not None else -1
+
+    @property
     def _name(self) -> str:
         return f"{self.opened.call.client_id} at {self.driver.peer}" if self.opened else (
             self.driver.peer
@@ -292,6 +296,7 @@ class Client:
             self.front.presence.online(opened.owned.record, connect, self.driver.peer)
         self._end_with(opened.call.identity.expires_at_ms)
         opened.start_feed()
+        self.front.board.follow(opened, self.connection)
         if items := automatic_items(opened):
             self._in_order(Subscribe(0, items))
         self._handle(self.driver, self.connection.continue_reading(now=now))
@@ -369,6 +374,7 @@ class Client:
 
     async def _let_go(self, opened: Opened) -> None:
         self._forget()
+        self.front.board.unfollow(opened)
         try:
             await self._idle.wait()
             await opened.close_feeds()

@@ -9,6 +9,7 @@ from protocols.mqtt.presence import Presence
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import Sessions
 from protocols.mqtt.settings import MqttSettings
+from protocols.mqtt.system import Board, Counted
 from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
@@ -22,6 +23,11 @@ class Ending(Protocol):
 
     def cut_off(self) -> None:
         """Close the socket, whatever is unread."""
+        ...
+
+    @property
+    def subscription_count(self) -> int:
+        """-1: no CONNECT was accepted yet."""
         ...
 
 
@@ -72,12 +78,16 @@ class Front:
         self.clients: set[Ending] = set()
         self.places = Places(settings.opening_max)
         metrics = services.metrics
-        self.received = metrics.counter(
-            "mqtt_received", "Publishes received from MQTT clients", listener=name
+        self.received = Counted(
+            metrics.counter("mqtt_received", "Publishes received from MQTT clients", listener=name)
         )
-        self.sent = metrics.counter("mqtt_sent", "Publishes sent to MQTT clients", listener=name)
-        self.dropped = metrics.counter(
-            "mqtt_dropped", "Publishes over the packet limit of their client", listener=name
+        self.sent = Counted(
+            metrics.counter("mqtt_sent", "Publishes sent to MQTT clients", listener=name)
+        )
+        self.dropped = Counted(
+            metrics.counter(
+                "mqtt_dropped", "Publishes over the packet limit of their client", listener=name
+            )
         )
         self.refused = metrics.counter("mqtt_refused", "Publishes that were refused", listener=name)
         self.busy = metrics.counter(
@@ -92,6 +102,22 @@ class Front:
         metrics.gauge(
             "mqtt_connections", "Open sockets", lambda: float(len(self.clients)), listener=name
         )
+
+        self.board = Board(services, self)
+
+    async def tell_system(self) -> None:
+        """``$SYS``, for ever."""
+        while True:
+            await asyncio.sleep(self.settings.system_interval_s)
+            self.board.tell()
+
+    def session_counts(self) -> tuple[int, int]:
+        return self.sessions.counts
+
+    def client_counts(self) -> tuple[int, int]:
+        counts = [client.subscription_count for client in self.clients]
+        found = [count for count in counts if count >= 0]
+        return len(found), sum(found)
 
     def named(self, mount_point: str) -> tuple[Naming, Renderings]:
         """What the clients of one mount point share."""

@@ -30,6 +30,7 @@ from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import (
     Opening,
     Owner,
+    is_read,
 )
 from protocols.pipeline import Credentials
 from protocols.tls import ClientCertificate, certificate_of
@@ -57,6 +58,9 @@ async def open_session(
 
     Raises Refused if the directory or all stores are away.
     """
+    if connect.will is not None and connect.will.topic.startswith("$CONTROL/"):
+        connection.fail(Reason.NOT_AUTHORIZED, "a will to an administrative topic")
+        return None
     if (reason := _why_not(front, connect)) is not None:
         connection.refuse(reason)
         return None
@@ -243,7 +247,7 @@ async def _agree(
 async def _reopen(opened: Opened) -> None:
     """The streams of a session that was there before."""
     items = list(opened.subscriptions)
-    if any(not item.share for item in items):
+    if any(is_read(item) for item in items):
         await opened.open_feed()
     for item in items:
         if item.share:

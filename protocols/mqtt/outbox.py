@@ -403,6 +403,15 @@ class Outbox:
             out += (head, tail)
             self._sent.inc()
 
+    def send_packet(self, packet: bytes) -> None:
+        """A QoS 0 publish that comes from no store."""
+        if len(packet) > self._packet_bytes_max or self.is_peer_slow():
+            self._dropped.inc()
+            return
+        self._sent.inc()
+        self._connection.queue(packet)
+        self._flush_soon()
+
     def _parts(self, rendering: Rendering, plan: Plan, now_ms: int) -> tuple[bytes, bytes]:
         version = self._connection.version
         if version != V5 or not self._topic_alias_max:

@@ -35,6 +35,7 @@ from protocols.mqtt.records import (
     session_key,
 )
 from protocols.mqtt.session import Subscribed
+from protocols.mqtt.topics import is_local
 from protocols.pipeline import Put, Record, Services, Subscription
 from protocols.tasks import Tasks
 
@@ -107,7 +108,7 @@ def session_group(
     reads = tuple(
         Read(filter_queue(record.tenant, item.subject_filter), tag=item.tag)
         for item in subscriptions
-        if not item.share
+        if is_read(item)
     )
     return GroupSpec(
         name=group_name(record),
@@ -119,6 +120,11 @@ def session_group(
         is_inherited=is_kept,
         skips_qos0_on_resume=is_kept and skips_qos0,
     )
+
+
+def is_read(item: Subscribed) -> bool:
+    """The session's own group reads its queue."""
+    return not item.share and not is_local(item.subject_filter)
 
 
 def share_group(tenant: str, share: str, subject_filter: str, tag: int) -> GroupSpec:
@@ -151,6 +157,7 @@ def rows(record: SessionRecord, filters: Sequence[str]) -> list[Subscription]:
     return [
         Subscription(subject_filter, filter_queue(record.tenant, subject_filter), owner)
         for subject_filter in dict.fromkeys(filters)
+        if not is_local(subject_filter)
     ]
 
 
@@ -169,6 +176,7 @@ class Sessions:
         self._tasks = Tasks("mqtt-sessions")
         self._by_gateway: dict[tuple[str, int], set[str]] = {}
         self._holder_of: dict[str, tuple[str, int]] = {}
+        self._known: set[str] = set()
         self._due: list[tuple[int, str, int]] = []
         self._busy: set[str] = set()
         self._last_epoch = 0
@@ -181,6 +189,11 @@ class Sessions:
     async def close(self) -> None:
         self._undo()
         await self._tasks.close()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Sessions of all gateways: (connected, all)."""
+        return len(self._holder_of), len(self._known)
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
@@ -375,7 +388,9 @@ class Sessions:
                 del self._owners[item.key]
                 holding[0].take_over()
             if record is None:
+                self._known.discard(item.key)
                 continue
+            self._known.add(item.key)
             if record.is_connected:
                 of = (record.gateway, record.gateway_epoch)
                 self._holder_of[item.key] = of

@@ -114,6 +114,9 @@ class MqttSettings(DoorSettings):
     """What a publish that the ACL denies costs: the message (5.0 is told 0x87), or the
     connection."""
 
+    system_interval_s: float = Field(default=10.0, gt=0)
+    """How often subscribers of ``$SYS/#`` are told what changed."""
+
     response_information: str = ""
     """Told in CONNACK to clients that ask for it: where answers to their requests may go, such as
     ``replies/{client_id}``."""

@@ -26,8 +26,8 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.session import Plan, Subscribed
-from protocols.mqtt.sessions import rows, subscription_records
-from protocols.mqtt.topics import parse_filter
+from protocols.mqtt.sessions import is_read, rows, subscription_records
+from protocols.mqtt.topics import is_local, parse_filter
 
 
 class Granted(NamedTuple):
@@ -71,12 +71,13 @@ class Subscriber:
                 for item, reason in zip(packet.items, reasons, strict=True)
             ]
             granted = []
+        local = [one for one in granted if is_local(one.subscribed.subject_filter)]
         retained = [
             (one, await self._front.services.streams.retained(
                 opened.call.tenant, one.subscribed.subject_filter
             ))
             for one in granted
-            if one.wants_retained
+            if one.wants_retained and one not in local
         ]  # fmt: skip
         if packet.packet_id:  # else nobody asked: an automatic subscription
             self._connection.send(Suback(packet.packet_id, tuple(reasons)))
@@ -84,8 +85,17 @@ class Subscriber:
             identifier = one.subscribed.identifier
             plan = Plan(one.subscribed.qos, True, (identifier,) if identifier else ())
             sent_ids |= opened.outbox.send_retained(messages, plan)
+        if local:
+            self._tell(local)
         opened.start_feed()
         opened.outbox.let_go(sent_ids)
+
+    def _tell(self, local: list[Granted]) -> None:
+        """Values of ``$SYS``, now and when they change."""
+        opened, board = self._opened, self._front.board
+        items = [one.subscribed for one in local if one.wants_retained]
+        board.send_retained(opened, self._connection, items)
+        board.follow(opened, self._connection)
 
     async def _grant(self, packet: Subscribe) -> tuple[list[int], list[Granted]]:
         """Ask the ACL for each filter; a reason each, in order, and those that may be."""
@@ -100,7 +110,9 @@ class Subscriber:
             if item.topic_filter.count("/") >= self._front.settings.topic_levels_max:
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
                 continue
-            subject_filter = opened.naming.filter(parts.subject_filter)
+            subject_filter = parts.subject_filter
+            if not is_local(subject_filter):
+                subject_filter = opened.naming.filter(subject_filter)
             is_exclusive = item.topic_filter.startswith(EXCLUSIVE)
             if not subject_filter or (parts.share and EXCLUSIVE in item.topic_filter):
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
@@ -135,13 +147,13 @@ class Subscriber:
             return
         opened, directory = self._opened, self._front.services.directory
         new = [one.subscribed for one in granted if one.is_new]
-        if any(not item.share for item in new):
+        if any(is_read(item) for item in new):
             await self._read()
         for one in granted:
             if one.subscribed.share and one.is_new:
                 await opened.open_share(one.subscribed)
         await self._save()
-        filters = [item.subject_filter for item in new if item.subject_filter not in in_use]
+        filters = [item.subject_filter for item in new if _is_routed(item, in_use)]
         if filters:
             version = await directory.subscribe(
                 rows(opened.owned.record, filters),
@@ -181,7 +193,7 @@ class Subscriber:
                 tenant=opened.call.tenant,
                 is_bound=not opened.is_kept,
             )
-        if any(not item.share for item in removed):
+        if any(is_read(item) for item in removed):
             await self._read()
         for item in removed:
             feed = opened.share_feeds.pop(item.topic_filter, None)
@@ -198,6 +210,11 @@ class Subscriber:
         )
         is_v5 = self._connection.version == V5
         self._connection.send(Unsuback(packet.packet_id, reasons if is_v5 else ()))
+
+
+def _is_routed(item: Subscribed, in_use: set[str]) -> bool:
+    """It needs a row of the matching table that the session does not have."""
+    return item.subject_filter not in in_use and not is_local(item.subject_filter)
 
 
 def automatic_items(opened: Opened) -> tuple[SubscribeItem, ...]:

@@ -48,3 +48,8 @@ def parse_filter(topic_filter: str) -> TopicFilter | None:
 
 def is_share(topic_filter: str) -> bool:
     return topic_filter.startswith(SHARE)
+
+
+def is_local(subject_filter: str) -> bool:
+    """``$SYS``: known to the gateway alone, in no store."""
+    return subject_filter == "$SYS" or subject_filter.startswith("$SYS/")

@@ -480,7 +480,7 @@ async def test_an_assigned_client_id(served: Served) -> None:
     _, address = served
     async with MqttClient(address, Connect(V5, "")) as client:
         names = [name for name, _ in client.connack.properties]
-        assert names == [0x22, 0x27, 0x21, 0x12]
+        assert names == [0x22, 0x27, 0x12, 0x21]
 
 
 async def test_server_keep_alive() -> None:
@@ -582,3 +582,66 @@ async def test_what_is_denied_is_not_delivered(served: Served) -> None:
         services.denied.clear()
         await client.publish("x/secret", b"now", 0)
         assert [packet.payload for packet in await client.publishes(1)] == [b"now"]
+
+
+async def test_system_topics() -> None:
+    """Values at SUBSCRIBE as retained ones, changes afterwards; `#` does not see them."""
+    async with (
+        gateway(FakeBroker(), "gw-9", system_interval_s=0.05) as (services, address),
+        MqttClient(address, Connect(V5, "watcher")) as watcher,
+        MqttClient(address, Connect(V311, "all")) as everything,
+    ):
+        await everything.subscribe(SubscribeItem("#", 0))
+        await watcher.subscribe(SubscribeItem("$SYS/broker/clients/#", 1), identifier=7)
+        found = {packet.topic: packet for packet in await watcher.publishes(4)}
+        assert {name.rpartition("/")[2]: one.payload for name, one in found.items()} == {
+            "connected": b"2",
+            "maximum": b"2",
+            "disconnected": b"0",
+            "total": b"2",
+        }
+        assert all(one.retain and one.properties == ((0x0B, 7),) for one in found.values())
+        async with MqttClient(address, Connect(V311, "third")):
+            (news,) = [
+                packet
+                for packet in await watcher.publishes(4)
+                if packet.topic == "$SYS/broker/clients/connected" and packet.payload == b"3"
+            ]
+            assert not news.retain
+        assert await everything.is_silent()
+        assert not services.broker.log
+        await watcher.subscribe(SubscribeItem("$SYS/broker/gateway", 0))
+        while (packet := (await watcher.publishes(1))[0]).topic != "$SYS/broker/gateway":
+            pass
+        assert packet.payload == b"gw-9"
+
+
+async def test_a_kept_session_follows_system_topics(broker: FakeBroker) -> None:
+    """The subscription is in the record, not in any store, and goes on after a reconnect."""
+    connect = Connect(V5, "ops", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1", system_interval_s=0.05) as (_, address):
+        async with MqttClient(address, connect) as client:
+            await client.subscribe(SubscribeItem("$SYS/broker/clients/connected", 0))
+            await client.publishes(1)
+        assert not broker.groups
+        assert not broker.rows
+        async with MqttClient(address, connect) as client, MqttClient(address, Connect(V5, "x")):
+            assert client.connack.session_present
+            assert (await client.publishes(1))[0].topic == "$SYS/broker/clients/connected"
+            client.send(Unsubscribe(9, ("$SYS/broker/clients/connected",)))
+            while not isinstance(packet := await client.receive(), Unsuback):
+                pass
+            assert packet.reasons == (0,)
+
+
+async def test_a_client_may_ask_where_answers_go() -> None:
+    """Request Response Information; others are not told."""
+    async with gateway(FakeBroker(), "gw-1", response_information="replies/{client_id}") as (
+        _,
+        address,
+    ):
+        asking = Connect(V5, "me", properties=((int(Property.REQUEST_RESPONSE_INFORMATION), 1),))
+        async with MqttClient(address, asking) as client:
+            assert (0x1A, "replies/me") in client.connack.properties
+        async with MqttClient(address, Connect(V5, "you")) as client:
+            assert 0x1A not in dict(client.connack.properties)

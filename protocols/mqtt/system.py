@@ -1,0 +1,175 @@
+"""
+``$SYS``: what a gateway tells about itself, as retained topics that are stored nowhere.
+
+Values are those of the gateway that the client is connected to; those of sessions are the whole
+cluster's. A subscription to ``$SYS…`` never leaves the gateway: its values come with SUBACK and
+again when they change, QoS 0.
+"""
+
+from collections.abc import Iterable
+from importlib import metadata
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from protocols import clock
+from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.packets import V5, Publish
+from protocols.mqtt.properties import Property
+from protocols.mqtt.session import Subscribed
+from protocols.mqtt.topics import is_local
+from protocols.pipeline import Meter, Services
+from protocols.subjects import matches
+
+if TYPE_CHECKING:
+    from protocols.mqtt.opened import Opened
+
+PREFIX: Final = "$SYS/broker/"
+
+LEASES: Final = "gateway/"
+"""Directory keys of the gateways that live."""
+
+
+class Counted:
+    """A meter that can be read."""
+
+    __slots__ = ("_meter", "value")
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self.value = 0
+
+    def inc(self, amount: float = 1) -> None:
+        self.value += int(amount)
+        self._meter.inc(amount)
+
+
+class Source(Protocol):
+    """One listener's part of the numbers."""
+
+    received: Counted
+    sent: Counted
+    dropped: Counted
+
+    def session_counts(self) -> tuple[int, int]:
+        """Sessions of the cluster: (connected, all)."""
+        ...
+
+    def client_counts(self) -> tuple[int, int]:
+        """Here: (connected clients, their subscriptions)."""
+        ...
+
+
+class Totals:
+    """What all listeners of one gateway add up to."""
+
+    def __init__(self) -> None:
+        self.started = clock.monotonic()
+        self.clients_max = 0
+        self.sources: dict[Source, None] = {}
+
+
+_totals: WeakKeyDictionary[Services, Totals] = WeakKeyDictionary()
+
+
+def totals_of(services: Services) -> Totals:
+    """Shared by the listeners of a gateway."""
+    return _totals.setdefault(services, Totals())
+
+
+class Board:
+    """The topics of one listener's clients."""
+
+    def __init__(self, services: Services, source: Source) -> None:
+        self._services = services
+        self._totals = totals_of(services)
+        self._source = source
+        self._totals.sources[source] = None
+        self._told: dict[str, str] = {}
+        self._followers: dict[Opened, MqttConnection] = {}
+
+    def close(self) -> None:
+        self._totals.sources.pop(self._source, None)
+
+    def values(self) -> dict[str, str]:
+        """Topic → value, now."""
+        totals, sources = self._totals, list(self._totals.sources)
+        clients = [source.client_counts() for source in sources]
+        here = sum([connected for connected, _ in clients])
+        totals.clients_max = max(totals.clients_max, here)
+        connected, known = self._source.session_counts()
+        numbers = {
+            "uptime": f"{int(clock.monotonic() - totals.started)} seconds",
+            "version": f"tidegate {metadata.version('tidegate')}",
+            "gateway": self._services.directory.gateway,
+            "gateways": str(sum(1 for _ in self._services.directory.items(LEASES))),
+            "clients/connected": str(here),
+            "clients/maximum": str(totals.clients_max),
+            "clients/disconnected": str(max(0, known - connected)),
+            "clients/total": str(known),
+            "subscriptions/count": str(sum([count for _, count in clients])),
+            "publish/messages/received": str(sum([one.received.value for one in sources])),
+            "publish/messages/sent": str(sum([one.sent.value for one in sources])),
+            "publish/messages/dropped": str(sum([one.dropped.value for one in sources])),
+        }
+        return {PREFIX + name: value for name, value in numbers.items()}
+
+    # ── who listens ─────────────────────────────────────────────────────────────────────
+
+    def follow(self, opened: "Opened", connection: MqttConnection) -> None:
+        """Tell this client what changes, as long as it has such subscriptions."""
+        if any(is_local(item.subject_filter) for item in opened.subscriptions):
+            self._followers[opened] = connection
+
+    def unfollow(self, opened: "Opened") -> None:
+        self._followers.pop(opened, None)
+
+    def send_retained(
+        self, opened: "Opened", connection: MqttConnection, items: Iterable[Subscribed]
+    ) -> None:
+        """The values of new subscriptions."""
+        wanted = list(items)
+        if wanted:
+            for topic, value in self.values().items():
+                for item in wanted:
+                    if matches(item.subject_filter, topic):
+                        self._send(opened, connection, topic, value, [item], is_retained=True)
+
+    def tell(self) -> None:
+        """What changed since the last time."""
+        if not self._followers:
+            return
+        values = self.values()
+        news = {name: value for name, value in values.items() if self._told.get(name) != value}
+        self._told = values
+        for opened, connection in list(self._followers.items()):
+            local = [item for item in opened.subscriptions if is_local(item.subject_filter)]
+            for topic, value in news.items():
+                wanting = [item for item in local if matches(item.subject_filter, topic)]
+                if wanting:
+                    self._send(opened, connection, topic, value, wanting, is_retained=False)
+
+    def _send(
+        self,
+        opened: "Opened",
+        connection: MqttConnection,
+        topic: str,
+        value: str,
+        items: list[Subscribed],
+        *,
+        is_retained: bool,
+    ) -> None:
+        permission = self._services.permission
+        if not permission.is_allowed(opened.call, "receive", subject=topic, qos=0):
+            return
+        identifiers = [item.identifier for item in items if item.identifier]
+        properties = tuple((int(Property.SUBSCRIPTION_IDENTIFIER), one) for one in identifiers)
+        retain = is_retained or any(item.retain_as_published for item in items)
+        version = connection.version
+        packet = Publish(
+            topic,
+            value.encode(),
+            retain=retain,
+            properties=properties if version == V5 else (),
+        )
+        opened.outbox.send_packet(encode_packet(packet, version))
