@@ -35,6 +35,7 @@ from protocols.canonical import (
 from protocols.errors import Code, GatewayError
 from protocols.pipeline import Metrics, Pipeline
 from protocols.remoting.private import AckAction, AckItem, IndexItem
+from protocols.stored_names import subject_of
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.dispatch")
@@ -251,7 +252,8 @@ def address_of(message: StoredMessage) -> tuple[str, str]:
     tenant, separator, bare = message.topic.partition("%")
     if not separator or not tenant:
         tenant, bare = "", message.topic
-    return tenant, message.properties.get("TG_SUBJECT") or bare
+    found = message.properties.get
+    return tenant, subject_of(found("TG_SUBJECT", ""), found("originMqttTopic", ""), bare)
 
 
 def copy_of(

@@ -15,7 +15,7 @@ from protocols.canonical import Call, Head, Properties
 CATCH_ALL_TOPIC: Final = "mqtt"
 """Takes every subject whose first level is no topic."""
 
-SERVERS_OWN: Final = ("$SYS/", "$share/", "$CONTROL/")
+SERVERS_OWN: Final = ("$SYS/", "$events/", "$share/", "$CONTROL/")
 """What MQTT clients do not publish to: told by the server, no topic names, administrative."""
 
 NAMESPACE_SEPARATOR: Final = "%"

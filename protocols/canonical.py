@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol, overload
 
 from protocols.errors import Code
+from protocols.stored_names import subject_of
 
 Properties = tuple[tuple[str, str], ...]
 """Stored properties, in order, repeats kept; names as in the table of ARCHITECTURE.md."""
@@ -392,7 +393,8 @@ class StoredMessage:
     @property
     def subject(self) -> str:
         """The address it was published to: ``TG_SUBJECT``, or the topic without one."""
-        return self.properties.get("TG_SUBJECT") or self.topic
+        found = self.properties.get
+        return subject_of(found("TG_SUBJECT", ""), found("originMqttTopic", ""), self.topic)
 
     @property
     def message_id(self) -> str:

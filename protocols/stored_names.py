@@ -8,7 +8,7 @@ Source: ``org.apache.rocketmq.common.message.MessageConst``; ``TG_`` is Tidegate
 of the CloudEvents Java SDK, ``mqtt_`` the MQTT front's.
 """
 
-from typing import Final
+from typing import AnyStr, Final
 
 USER_PREFIX: Final = "TG_U_"
 """An application's property whose own name is reserved."""
@@ -63,6 +63,10 @@ SYSTEM_NAMES: Final = frozenset(
         "BORN_HOST",
         "BORN_TIMESTAMP",
         "mqtt_topic",
+        "originMqttTopic",
+        "qosLevel",
+        "cleanSessionFlag",
+        "IS_EMPTY_MSG",
         "mqtt_qos",
     )
 )
@@ -71,3 +75,22 @@ SYSTEM_NAMES: Final = frozenset(
 def is_system(name: str) -> bool:
     """Whether a stored property of this name belongs to a broker, the gateway or a protocol."""
     return name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
+
+
+def subject_of(own: AnyStr, origin: AnyStr, topic: AnyStr) -> AnyStr:
+    """
+    The address of a stored message.
+
+    Args:
+        own: ``TG_SUBJECT``, which a gateway of ours wrote.
+        origin: ``originMqttTopic``, as Apache rocketmq-mqtt and producers for it write it; counts
+            if its first level is the topic, as it is there.
+        topic: of the record, with its namespace; the address of a message without either.
+    """
+    if own:
+        return own
+    if isinstance(origin, str) and isinstance(topic, str):
+        return origin if origin.partition("/")[0] == topic.rpartition("%")[2] else topic
+    if isinstance(origin, bytes) and isinstance(topic, bytes):
+        return origin if origin.partition(b"/")[0] == topic.rpartition(b"%")[2] else topic
+    return topic

@@ -126,7 +126,10 @@ class Front:
             settings = self.settings
             found = self._namings[mount_point] = (
                 Naming(mount_point, settings.rewrite, settings.topic_levels_max),
-                Renderings(mount_point=mount_point),
+                Renderings(
+                    mount_point=mount_point,
+                    is_structured=settings.cloudevents == "structured",
+                ),
             )
             if len(self._namings) > MOUNT_POINTS_MAX:
                 self._namings.popitem(last=False)

@@ -16,6 +16,7 @@ from protocols.canonical import ONCE_BYTES, RELEASED_ONCE_PREFIX, Message, SendR
 from protocols.errors import Code
 from protocols.mqtt.connection import MqttConnection, PublishRun
 from protocols.mqtt.encoder import encode_ack
+from protocols.mqtt.events import from_structured
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.front import Front
 from protocols.mqtt.mapping import clearing, delayed, message_of
@@ -105,6 +106,8 @@ class Inbound:
             messages = clearing(messages, self._connection.heads)
         if self._connection.heads.has_delayed:
             messages = delayed(messages, wall_ms=clock.wall_ms())
+        if self._front.settings.cloudevents == "structured" and self._connection.version != V5:
+            messages = from_structured(messages, is_implied=True)
         self._post(messages, event.packet_ids)
 
     def _post(self, messages: Sequence[Message], packet_ids: list[bytes]) -> None:
@@ -150,6 +153,9 @@ class Inbound:
         key = self._once_key(packet_id) if packet.qos == 2 else b""
         wall_ms = clock.wall_ms()
         message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)
+        if self._front.settings.cloudevents == "structured":
+            is_implied = self._connection.version != V5
+            (message,) = from_structured([message], is_implied=is_implied)
         if packet.qos == 2:
             self._repeats[packet_id] = -1
             self._opened.outbox.own_posted += 1

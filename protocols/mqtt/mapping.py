@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from protocols.canonical import Head, Message, Properties
+from protocols.mqtt.events import as_binary_event
 from protocols.mqtt.naming import PLAIN, Naming
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
@@ -27,6 +28,9 @@ from protocols.stored_names import (
 
 TAG: Final = "mqtt_proxy"
 """Filter word of everything that came in by MQTT; RocketMQ consumers may select it."""
+
+APACHE_TAG: Final = "MQTT_COMMON"
+"""The same of Apache rocketmq-mqtt (``Constants.MQTT_TAG``)."""
 
 HEADS_MAX: Final = 1024
 """Topics a connection is remembered to publish to; beyond it the memory starts anew."""
@@ -94,7 +98,10 @@ class Heads:
     first byte (QoS 1, retain), key = topic bytes.
     """
 
-    def __init__(self, client_id: str, naming: Naming = PLAIN) -> None:
+    def __init__(
+        self, client_id: str, naming: Naming = PLAIN, *, writes_apache: bool = False
+    ) -> None:
+        self._writes_apache = writes_apache
         self.has_delayed = False
         """Some head has a delay: look at each message for it."""
 
@@ -133,13 +140,20 @@ class Heads:
     def _make(self, topic: str, qos: int, retain: bool) -> Head:
         subject, delay_s = self._naming.publish(topic)
         self.has_delayed = self.has_delayed or delay_s > 0
+        properties: Properties = (("mqtt_topic", subject), ("mqtt_qos", str(qos)))
+        if self._writes_apache:
+            properties += (
+                ("originMqttTopic", subject),
+                ("qosLevel", str(qos)),
+                ("clientId", self._client_id),
+            )
         return Head(
             subject=subject,
-            tag=TAG,
+            tag=APACHE_TAG if self._writes_apache else TAG,
             qos=qos,
             retain=retain,
             order_key=self._client_id,
-            properties=(("mqtt_topic", subject), ("mqtt_qos", str(qos))),
+            properties=properties,
             delay_ms=delay_s * 1000,
         )
 
@@ -160,7 +174,7 @@ def message_of(
     return Message(
         head,
         payload,
-        properties=stored_properties(properties),
+        properties=as_binary_event(stored_properties(properties)),
         once_key=once_key,
         expires_at_ms=wall_ms + expiry_s * 1000 if expiry_s >= 0 else 0,
         deliver_at_ms=deliver_at_ms,

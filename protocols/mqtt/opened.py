@@ -35,7 +35,7 @@ class Opened:
         self.connack = connack
         self.keep_alive_s = keep_alive_s
         self.naming = naming
-        self.heads = Heads(call.client_id, naming)
+        self.heads = Heads(call.client_id, naming, writes_apache=front.settings.apache_properties)
         self.subscriptions = Subscriptions(item.subscribed() for item in owned.record.subscriptions)
         self.feed: Feed | None = None
         self.share_feeds: dict[str, Feed] = {}

@@ -10,10 +10,12 @@ from typing import Final
 
 from protocols.canonical import Properties, StoredMessage
 from protocols.mqtt.encoder import publish_head
+from protocols.mqtt.events import to_structured
 from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
+from protocols.stored_names import subject_of
 
 QOS_OF: Final = {b"0": 0, b"2": 2}
 """QoS of a stored publish by its ``mqtt_qos``; what has none counts as QoS 1."""
@@ -62,15 +64,23 @@ class Tail:
         "_text",
         "address",
         "expires_at_ms",
+        "is_empty",
         "is_event",
+        "is_structured",
         "publisher",
         "qos",
         "topic",
     )
 
-    def __init__(self, message: StoredMessage, mount_point: bytes = b"") -> None:
+    def __init__(
+        self, message: StoredMessage, mount_point: bytes = b"", *, is_structured: bool = False
+    ) -> None:
         text = message.properties_text
-        self.address = topic = stored_value(text, b"TG_SUBJECT") or message.topic.encode()
+        self.address = topic = subject_of(
+            stored_value(text, b"TG_SUBJECT"),
+            stored_value(text, b"originMqttTopic"),
+            message.topic.encode(),
+        )
         """The whole, which the ACL is asked about."""
 
         topic = topic.removeprefix(mount_point)
@@ -84,6 +94,12 @@ class Tail:
         """Of the publish; 1 for other protocols."""
 
         self.is_event = bool(stored_value(text, b"CE_specversion"))
+        self.is_empty = stored_value(text, b"IS_EMPTY_MSG") == b"true"
+        """Apache rocketmq-mqtt's filler stands for no payload."""
+
+        self.is_structured = is_structured and self.is_event
+        """3.x clients get it as JSON."""
+
         self._text = text
         self._properties: dict[tuple[tuple[int, ...], int, int], bytes] = {}
         self._heads: dict[tuple[int, int], bytes] = {}
@@ -128,7 +144,8 @@ class Rendering:
         self.message = message
         self.tail = tail
         body = message.body
-        self._payload = b"" if tail.is_event and body == NO_DATA else body
+        is_none = tail.is_empty or (tail.is_event and body == NO_DATA)
+        self._payload = b"" if is_none else body
         self._last_key: tuple[int, int, bool, tuple[int, ...], int] | None = None
         self._last: Parts = (b"", b"")
 
@@ -147,6 +164,8 @@ class Rendering:
         if key == self._last_key:
             return self._last
         behind = self._payload
+        if version != V5 and tail.is_structured:
+            behind = to_structured(property_pairs(self.message.properties_text), self.message.body)
         if version == V5:
             behind = tail.properties(identifiers, left_s, 0) + behind
         head = tail.head(0x30 | qos << 1 | (1 if retain else 0), len(behind))
@@ -177,8 +196,14 @@ class Renderings:
     """The renderings of late, so that all sessions of a gateway share them."""
 
     def __init__(
-        self, count_max: int = 4096, bytes_max: int = 16 << 20, *, mount_point: str = ""
+        self,
+        count_max: int = 4096,
+        bytes_max: int = 16 << 20,
+        *,
+        mount_point: str = "",
+        is_structured: bool = False,
     ) -> None:
+        self._is_structured = is_structured
         self._mount_point = mount_point.encode()
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -201,6 +226,8 @@ class Renderings:
         if tail is None:
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()
-            tail = self._tails[text, message.topic] = Tail(message, self._mount_point)
+            tail = self._tails[text, message.topic] = Tail(
+                message, self._mount_point, is_structured=self._is_structured
+            )
         rendering = self._known[id(message)] = Rendering(message, tail)
         return rendering

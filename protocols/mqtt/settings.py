@@ -106,6 +106,14 @@ class MqttSettings(DoorSettings):
     auto_subscribe: tuple[AutoSubscription, ...] = ()
     """What every client is subscribed to when it connects, if the ACL lets it."""
 
+    cloudevents: Literal["binary", "structured"] = "binary"
+    """``structured``: JSON of CloudEvents is taken apart when it comes in (5.0: by its content
+    type; 3.x: by its form), and 3.x clients get events as JSON instead of their data alone."""
+
+    apache_properties: bool = False
+    """Write the properties and the tag of Apache rocketmq-mqtt (``originMqttTopic``,
+    ``qosLevel``, ``clientId``, ``MQTT_COMMON``) beside ours."""
+
     events_topic: str = Field(default="", pattern=r"^[a-zA-Z0-9_-]{0,64}$")
     """RocketMQ topic of online and offline events, which MQTT clients see under
     ``$events/<client id>/online`` and ``…/offline``; made when needed. Empty: none are sent."""

@@ -15,6 +15,7 @@ from protocols.remoting.delays import deliver_at_ms
 from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic
 from protocols.remoting.headers import SendHeader
 from protocols.remoting.records import decode_properties, encode_host, offset_message_id
+from protocols.stored_names import subject_of
 
 RETRY_BROKER: Final = "tidegate-retry"
 """Broker name under which clients see the queues of ``%RETRY%group``."""
@@ -91,16 +92,18 @@ class Heads:
     HEADS_MAX: Final = 1024
 
     def __init__(self) -> None:
-        self._heads: dict[tuple[str, str, str, str, int], Head] = {}
+        self._heads: dict[tuple[str, str, str, str, str, int], Head] = {}
 
-    def get(self, topic: str, tag: str, group: str, broker: str, queue_id: int) -> Head:
-        key = (topic, tag, group, broker, queue_id)
+    def get(
+        self, topic: str, subject: str, tag: str, group: str, broker: str, queue_id: int
+    ) -> Head:
+        key = (topic, subject, tag, group, broker, queue_id)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= self.HEADS_MAX:
                 self._heads.clear()
             head = self._heads[key] = Head(
-                subject=topic,
+                subject=subject,
                 topic=topic,
                 tag=tag,
                 order_key=group,
@@ -154,6 +157,7 @@ def _to_message(
     body, sys_flag = plain_body(body, header.sys_flag & _KEPT_FLAGS, body_bytes_max)
     head = heads.get(
         header.topic,
+        subject_of("", named.get("originMqttTopic", ""), header.topic),
         named.get("TAGS", ""),
         named.get("__SHARDINGKEY", ""),
         header.broker,

@@ -330,4 +330,4 @@ def refusal(command: RemotingCommand, error: Refused) -> RemotingCommand:
 
 
 def _anywhere(head: Head, heads: Heads) -> Head:
-    return heads.get(head.topic, head.tag, head.order_key, "", -1)
+    return heads.get(head.topic, head.subject, head.tag, head.order_key, "", -1)
