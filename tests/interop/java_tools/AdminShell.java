@@ -1,8 +1,10 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -12,12 +14,13 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Many mqadmin commands in one JVM, with a producer and consumers beside them.
  *
  * Each line of stdin is one command, its words separated by tabs; its output ends with a line
- * "=== done". "client send|consume|stop …" drives the clients, all else is mqadmin's.
+ * "=== done". "client send|trace|consume|stop|commands …" drives the clients, all else is mqadmin's.
  */
 public final class AdminShell {
     static final String DONE = "=== done";
@@ -49,6 +52,17 @@ public final class AdminShell {
         System.exit(0);
     }
 
+    static String commands() throws Exception {
+        MQAdminStartup.initCommand();
+        Field field = MQAdminStartup.class.getDeclaredField("SUB_COMMANDS");
+        field.setAccessible(true);
+        StringBuilder names = new StringBuilder();
+        for (Object command : (List<?>) field.get(null)) {
+            names.append(((SubCommand) command).commandName()).append(' ');
+        }
+        return names.toString();
+    }
+
     static String client(String namesrv, String[] words) throws Exception {
         switch (words[1]) {
             case "send": // topic, tag, keys, body
@@ -62,6 +76,18 @@ public final class AdminShell {
                 SendResult sent = producer.send(message);
                 return sent.getMsgId() + " " + sent.getOffsetMsgId() + " "
                     + sent.getMessageQueue().getQueueId() + " " + sent.getQueueOffset();
+            case "trace": // topic, body: sent by a producer that traces
+                DefaultMQProducer tracing = new DefaultMQProducer("shell-tracing");
+                tracing.setEnableTrace(true);
+                tracing.setNamesrvAddr(namesrv);
+                tracing.setInstanceName("tracing");
+                tracing.start();
+                SendResult traced = tracing.send(new Message(words[2],
+                    words[3].getBytes(StandardCharsets.UTF_8)));
+                tracing.shutdown(); // sends the traces that wait
+                return traced.getMsgId();
+            case "commands": // names of all sub commands
+                return commands();
             case "consume": // group, topic, expression
                 DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(words[2]);
                 consumer.setNamesrvAddr(namesrv);

@@ -1,0 +1,140 @@
+"""Every row of the mqadmin table, with Apache's own tool, many commands in one JVM."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.interop.mqadmin_rows import MISSING, NOT_APPLICABLE, WORKS, Row, command_of, table
+from tests.support import apache_rocketmq
+from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.java_tools import AdminShell
+from tests.support.processes import Daemons, wait_until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+
+SHELLS = 3
+"""JVMs side by side: a command of the tool spends up to 3 s ending its client."""
+
+README = Path(__file__).resolve().parents[2] / "store" / "README.md"
+
+
+class Site:
+    """A name server and a broker with messages, a producer and a consumer."""
+
+    def __init__(self, namesrv: str, broker: str, folder: Path) -> None:
+        self.namesrv = namesrv
+        self.shells = [AdminShell(namesrv) for _ in range(SHELLS)]
+        self.names = {
+            **{"cluster": "DefaultCluster", "broker": broker, "folder": str(folder)},
+            **{"topic": "Tools", "other": "Other", "group": "ToolGroup", "key": "the-key"},
+        }
+        topics, groups = folder / "topics.json", folder / "groups.json"
+        topics.write_text(json.dumps([{"topicName": "Listed"}]))
+        groups.write_text(json.dumps([{"groupName": "Listed"}]))
+        self.names |= {"topics_file": str(topics), "groups_file": str(groups)}
+        self._prepare()
+
+    def close(self) -> None:
+        for shell in self.shells:
+            shell.__exit__(None, None, None)
+
+    def admin(self, shell: AdminShell, line: str) -> str:
+        words = line.split(" ")
+        return shell.run(words[0], "-n", self.namesrv, *words[1:])
+
+    def _prepare(self) -> None:
+        first = self.shells[0]
+        names = self.names
+        for topic in (names["topic"], names["other"]):
+            line = f"updateTopic -c {names['cluster']} -t {topic} -r 4 -w 4"
+            assert "success" in self.admin(first, line)
+        sent = first.run("client", "send", names["topic"], "tagA", names["key"], "body")
+        ids = sent.split()
+        names |= dict(zip(("unique_id", "offset_id", "queue", "offset"), ids, strict=True))
+        names["traced_id"] = first.run("client", "trace", names["topic"], "traced").strip()
+        names["client"] = first.run("client", "consume", names["group"], names["topic"]).strip()
+        progress = f"consumerProgress -g {names['group']}"
+        wait_until(
+            lambda: re.search(r"Consume Diff Total: 0", self.admin(self.shells[1], progress)),
+            "the consumer has caught up",
+            60,
+        )
+
+    def run(self, row: Row) -> tuple[Row, str, bool]:
+        """(row, output, whether it has the pattern); twice where the tool's own 3 s ran out."""
+        pattern = row.pattern.format(**{k: re.escape(v) for k, v in self.names.items()})
+        output = ""
+        for _ in range(2):
+            shell = self.shells.pop()
+            try:
+                output = self.admin(shell, row.line.format(**self.names))
+            finally:
+                self.shells.append(shell)
+            if re.search(pattern, output):
+                return row, output, True
+            if "RemotingTimeoutException" not in output:
+                break
+        return row, output, False
+
+    def run_all(self) -> list[tuple[Row, str, bool]]:
+        """What is made first and deleted last is so; all else side by side."""
+        ordered = [row for row in WORKS if "Cloned" in row.line or "WritePerm" in row.line]
+        rest = [row for row in WORKS[1:-2] if row not in ordered]
+        results = [self.run(WORKS[0])]
+        with ThreadPoolExecutor(SHELLS) as pool:
+            results += pool.map(self.run, rest)
+        results += [self.run(row) for row in (*ordered, *WORKS[-2:])]
+        return results
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    apache_rocketmq.require("javac")
+    folder = tmp_path_factory.mktemp("mqadmin")
+    with Daemons(folder) as daemons:
+        namesrv = daemons.namesrv()
+        store = daemons.store(namesrv)
+        site = Site(namesrv.addresses["namesrv"], store.addresses["store"], folder)
+        yield site
+        site.close()
+
+
+def test_every_row_that_works_works(site: Site) -> None:
+    """Apache's tool gets from our name server and store what it prints of its own."""
+    results = site.run_all()
+    failed = [f"{row.line}\n{output[:1500]}" for row, output, is_right in results if not is_right]
+    print(f"mqadmin: {len(results) - len(failed)} of {len(results)} command lines work")
+    assert not failed, "\n\n".join(failed)
+
+
+def test_every_command_has_its_row(site: Site) -> None:
+    """What mqadmin lists is in the table, once."""
+    output = site.shells[0].run("client", "commands")
+    listed = set(output.split())
+    known = [*{command_of(row) for row in WORKS}, *NOT_APPLICABLE, *MISSING]
+    assert len(known) == len(set(known))
+    assert set(known) == listed
+
+
+def test_the_table_in_the_readme_is_this_one() -> None:
+    assert table() in README.read_text()
+
+
+@pytest.mark.skipif(not os.environ.get("COMPARE"), reason="COMPARE=1 runs the rows at Apache too")
+def test_the_same_rows_at_apache(tmp_path: Path) -> None:
+    """For comparison: the rows at an unmodified Apache broker."""
+    apache_rocketmq.require("javac")
+    with ApacheCluster(tmp_path / "apache", flush="SYNC_FLUSH") as cluster:
+        site = Site(cluster.namesrv, cluster.broker, tmp_path)
+        results = site.run_all()
+        site.close()
+    right = [row for row, _, is_right in results if is_right]
+    print(f"mqadmin at Apache: {len(right)} of {len(results)} command lines work")
+    for row, output, is_right in results:
+        if not is_right:
+            print(f"- {row.line}: {output.strip()[:200]}")
