@@ -7,6 +7,7 @@ Each is one file in ``tests/interop/java_tools``, compiled once into the cache.
 import hashlib
 import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,8 +75,10 @@ class AdminShell:
     """One JVM that runs one ``mqadmin`` command after the other, and clients beside them."""
 
     def __init__(self, namesrv: str) -> None:
+        self._folder = tempfile.TemporaryDirectory()  # some commands write into their folder
         self._process = subprocess.Popen(
             command_of("AdminShell", namesrv),
+            cwd=self._folder.name,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -98,6 +101,7 @@ class AdminShell:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+        self._folder.cleanup()
 
     def run(self, *words: str, timeout_s: float = 60.0) -> str:
         """The output of one command; the JVM is killed if it takes longer."""
