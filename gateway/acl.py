@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from gateway.mosquitto import AclFile
 from gateway.ruleconfig import AclConfig
 from gateway.rules import Facts, When, facts_of, is_topic
+from gateway.windows import next_change_ms
+from protocols import clock
 from protocols.canonical import Call
 
 CACHE_MAX: Final = 50_000
@@ -86,6 +88,8 @@ class Acl:
         )
         """Deliveries are judged one by one."""
 
+        self._windows = tuple(window for rule in self._rules for window in rule.when.time)
+        self._cached_until_ms = 0
         self._cache: dict[tuple[Call, str, str, str, str, int, bool], bool] = {}
 
     def is_allowed(
@@ -102,11 +106,21 @@ class Acl:
         """*operation*: one of ``SAID_BY``."""
         if self._is_open and call.identity.rights is None:
             return True
+        if self._windows and (now_ms := clock.wall_ms()) >= self._cached_until_ms:
+            self._cache.clear()
+            self._cached_until_ms = next_change_ms(self._windows, now_ms)
         key = (call, operation, subject, topic, group, qos, retain)
         found = self._cache.get(key)
         if found is None:
             facts = facts_of(
-                call, operation, subject=subject, topic=topic, group=group, qos=qos, retain=retain
+                call,
+                operation,
+                subject=subject,
+                topic=topic,
+                group=group,
+                qos=qos,
+                retain=retain,
+                wall_ms=clock.wall_ms() if self._windows else 0,
             )
             found = self.judge(facts).is_allowed
             if len(self._cache) >= CACHE_MAX:
@@ -118,7 +132,8 @@ class Acl:
         """Whether nothing that an allowed filter matches is denied: deliveries need no look."""
         if self._is_open and call.identity.rights is None:
             return True
-        facts = facts_of(call, "subscribe", subject=subject_filter)
+        wall_ms = clock.wall_ms() if self._windows else 0
+        facts = facts_of(call, "subscribe", subject=subject_filter, wall_ms=wall_ms)
         return self.judge(facts._replace(is_whole=True)).is_allowed
 
     def judge(self, facts: Facts) -> Judgement:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, create_model
 
+from gateway.autotopics import AutoTopics
 from gateway.bans import Bans
 from gateway.bridges import Bridge, start_bridges
 from gateway.checks import has_users, warnings
@@ -332,6 +333,9 @@ class Gateway:
             store=config.directory.store,
             instance=self._local.instance if self._local is not None else "",
         )
+        self._pipeline.auto_topics = AutoTopics(
+            self._directory, lambda: self._policy.addressing.auto_topics_max
+        )
         self._streams = Streams(self._clusters, self._pipeline)
         self._bans = Bans(self._directory, self.clients)
         topics = GatewayTopics(self._clusters, self._pipeline)
@@ -412,6 +416,7 @@ class Gateway:
             self.presence,
             name_servers=name_servers,
             broker_cluster=config.broker_cluster,
+            zones=config.zones,
             local_stores=local_stores,
             sign=signer(config.auth or self.loaded.config.cluster_auth),
             make_foreign_link=apache_link,

@@ -43,6 +43,8 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
     """What is allowed and still hardly meant."""
     found = [
         *_dead_routes(config),
+        *_dead_rules(config),
+        *_impossible(config),
         *_unused(config),
         *_odd_weights(config),
         *_bridges(config),
@@ -149,6 +151,7 @@ def facts_of_test(test: RuleTestConfig) -> Facts:
         topic=send.topic if send.protocol in ("grpc", "remoting") else "",
         group=send.group,
         properties=send.header,
+        wall_ms=int(send.at.timestamp() * 1000) if send.at is not None else 0,
         certificate_name=send.certificate_name,
         qos=send.qos,
         retain=send.retain,
@@ -206,6 +209,43 @@ def _dead_routes(config: GatewayConfig) -> Iterator[Finding]:
                 text = f"route '{route.name}' is never reached: '{earlier.name}' takes all of it"
                 yield ("routes", index), text
                 break
+
+
+def _dead_rules(config: GatewayConfig) -> Iterator[Finding]:
+    """ACL rules behind one that decides all of their requests."""
+    rules = config.acl or ()
+    for index, rule in enumerate(rules):
+        operations = set(rule.allow or rule.deny)
+        for number, earlier in enumerate(rules[:index]):
+            told = set(earlier.allow or earlier.deny)
+            if (operations <= told or "all" in told) and _shadows(earlier, rule):
+                yield ("acl", index), f"this rule is never reached: acl[{number}] decides all of it"
+                break
+
+
+def _impossible(config: GatewayConfig) -> Iterator[Finding]:
+    """Conditions that nothing can meet."""
+    blocks: list[tuple[str, Sequence[WhenConfig]]] = [
+        ("routes", [route.when for route in config.routes]),
+        ("throttle", [entry.when for entry in config.throttle]),
+        ("acl", config.acl or ()),
+    ]
+    for block, conditions in blocks:
+        for index, when in enumerate(conditions):
+            for reason in _contradictions(config, block, when):
+                yield (block, index), f"this rule never matches: {reason}"
+
+
+def _contradictions(config: GatewayConfig, block: str, when: WhenConfig) -> Iterator[str]:
+    named = [config.listeners[name] for name in when.listener if name in config.listeners]
+    if when.protocol and named and len(named) == len(when.listener):
+        spoken = {listener.protocol for listener in named}
+        if spoken.isdisjoint(when.protocol):
+            yield f"its listeners speak {', '.join(sorted(spoken))}"
+    if block == "acl" and (when.header or when.expression):
+        yield "an ACL judges requests, not messages: there is no header and no expression"
+    if block != "acl" and when.operation and not {"publish", "all"}.intersection(when.operation):
+        yield f"only publishes are asked about here, not {', '.join(when.operation)}"
 
 
 def _shadows(earlier: WhenConfig, later: WhenConfig) -> bool:

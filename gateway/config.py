@@ -136,7 +136,7 @@ class ClusterConfig(ConfigModel):
     """Cluster name at that name server; empty: the only one there."""
 
     zones: dict[str, str] = {}
-    """Broker name → zone, for ``prefer: same_zone`` (not in force yet)."""
+    """Broker name → zone, for ``prefer: same_zone``; others as they registered (``store.zone``)."""
 
     auth: ClusterAuth | None = None
     """Credentials for its name servers and brokers; absent: those of ``cluster_auth``."""
@@ -219,10 +219,12 @@ class MqttConfig(ConfigModel):
 
     mapping: Literal["levels", "flat"] = "levels"
     """``levels``: the first level is the topic if there is one of that name, else the topic
-    ``mqtt``. ``flat``: ``/`` becomes ``_`` (not in force yet)."""
+    ``mqtt``. ``flat``: the same with the whole topic name, ``/`` written as ``_``.
+    Subscribers see no difference: they are matched by the topic name."""
 
-    auto_topics: int = Field(default=100, ge=0)
-    """Topics that first levels may create (not in force yet: all go to the topic ``mqtt``)."""
+    auto_topics: int = Field(default=0, ge=0)
+    """How many topics publishes may bring into being, over all gateways and for good (a row of the
+    directory each); 0: none, all that has no topic goes to ``mqtt``."""
 
     queue_qos0: bool = False
     """Keep QoS 0 messages for offline sessions."""

@@ -6,7 +6,7 @@ everything it was made from: rules, matching table, routes, link states. Within 
 choice that turns with every tick is left: which message queue takes the primary copy.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -17,13 +17,15 @@ from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.selector import bucket, rendezvous
+from gateway.copies import CopyMaker, Place
+from gateway.decided import Decision, away
+from gateway.failback import FailBack
 from gateway.mapping import (
     CATCH_ALL_TOPIC,
+    MIRROR_OF,
     SERVERS_OWN,
-    head_properties,
     is_system_topic,
     qualified,
-    topic_of,
 )
 from gateway.matching import MatchingTable
 from gateway.policy import Policy
@@ -31,7 +33,6 @@ from gateway.retained import retained_queues
 from gateway.routing import Decision as RouteDecision
 from gateway.routing import Mirror, Target
 from gateway.rules import facts_of
-from gateway.throttle import Bucket
 from protocols.canonical import (
     DISPATCH_NAME,
     INTERNAL,
@@ -42,111 +43,32 @@ from protocols.canonical import (
     QueueRef,
 )
 from protocols.errors import Code, Refused
-from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
-
-TARGETS_MAX: Final = 500
-"""Light queues one record is listed in; more are split over further copies."""
 
 STICKY_MAX: Final = 200_000
 """Connections whose store is remembered; beyond it the oldest are chosen anew."""
 
 LATE_QUEUES: Final = (QueueRef(QueueKind.DISPATCH, DISPATCH_NAME),)
 
-Place = tuple[StoreLink, int]
-"""A message queue: its store and its id there."""
-
 
 class RouteUnknown(Exception):
     """The decision needs a topic's route that is not in the cache: load it, then ask again."""
 
-    def __init__(self, cluster: ClusterClient, topic: str, *, is_named_by_route: bool) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        topic: str,
+        *,
+        is_named_by_route: bool = False,
+        is_automatic: bool = False,
+    ) -> None:
         super().__init__(topic)
         self.cluster = cluster
         self.topic = topic
         self.is_named_by_route = is_named_by_route
         """The operator wrote its name: create it if it is not there."""
 
-
-class Decision:
-    """What was decided for one call and head."""
-
-    __slots__ = (
-        "_copies",
-        "_is_movable",
-        "_make_copies",
-        "_pinned",
-        "_places",
-        "buckets",
-        "is_unwanted",
-        "mirrors",
-        "refusal",
-        "stamp",
-        "valid_until_ms",
-    )
-
-    def __init__(
-        self,
-        stamp: int,
-        *,
-        places: Sequence[Place] = (),
-        is_movable: bool = False,
-        pinned: Sequence[StoreLink] = (),
-        make_copies: Callable[[Place | None], tuple[Copy, ...]] | None = None,
-        refusal: Refused | None = None,
-        buckets: tuple[Bucket, ...] = (),
-        mirrors: tuple[Mirror, ...] = (),
-        valid_until_ms: int = 0,
-    ) -> None:
-        self.stamp = stamp
-        self.refusal = refusal
-        """All messages of the head are refused so."""
-
-        self.buckets = buckets
-        self.mirrors = mirrors
-        """Shares of the messages that other clusters get too."""
-
-        self.valid_until_ms = valid_until_ms
-        """Wall time after which it must be made anew; 0: holds as long as the stamp."""
-
-        self.is_unwanted = refusal is None and not places and not pinned
-        """No topic keeps it and no queue wants it: nothing is stored, nothing fails."""
-
-        self._places = places
-        self._is_movable = is_movable
-        self._pinned = pinned
-        self._make_copies = make_copies
-        self._copies: dict[int, tuple[Copy, ...]] = {}
-
-    def is_over(self, now_ms: int) -> bool:
-        return 0 < self.valid_until_ms <= now_ms
-
-    def copies(self, turn: int) -> tuple[Copy, ...]:
-        """The records to store for each message, at this turn. Raises Refused."""
-        for link in self._pinned:
-            if link.state is LinkState.DOWN:
-                raise _away(link.broker)
-        index = self._choose(turn) if self._places else 0
-        copies = self._copies.get(index)
-        if copies is None:
-            assert self._make_copies is not None
-            place = self._places[index] if self._places else None
-            copies = self._copies[index] = self._make_copies(place)
-        return copies
-
-    def _choose(self, turn: int) -> int:
-        places = self._places
-        index = turn % len(places)
-        if places[index][0].state is LinkState.UP:
-            return index
-        if self._is_movable:
-            for state in (LinkState.UP, LinkState.LOST):
-                for step in range(len(places)):
-                    other = (index + step) % len(places)
-                    if places[other][0].state is state:
-                        return other
-        if places[index][0].state is LinkState.DOWN:
-            raise _away(places[index][0].broker)
-        return index
+        self.is_automatic = is_automatic
+        """A publish asks for it: create it if there is room in the budget."""
 
 
 class Decider:
@@ -167,6 +89,7 @@ class Decider:
         """Clusters that are bridges to other brokers."""
 
         self.default_cluster = default_cluster
+        self._fail_back = FailBack()
         self._sticky: dict[Call, str] = {}
         self._missing: dict[tuple[str, str], int] = {}
 
@@ -189,7 +112,7 @@ class Decider:
     def mirrored(self, call: Call, head: Head, mirror: Mirror, *, now_ms: int) -> Decision:
         """Where a mirrored copy goes: a message queue, no light queues. Raises RouteUnknown."""
         cluster = self.clusters[mirror.cluster]
-        target = Target(cluster.name, mirror.topic)
+        target = Target(cluster.name, mirror.topic, properties=((MIRROR_OF, mirror.route),))
         alone = replace(head, queues=(), is_in_topic=True, retain=False, broker="")
         try:
             route = RouteDecision("mirror", (target,))
@@ -213,6 +136,7 @@ class Decider:
                 subject=head.subject,
                 topic=topic,
                 properties=dict((*head.properties, *properties)),
+                wall_ms=now_ms,
             )
             route = self.policy.routes.decide(facts)
             if route is None:
@@ -224,8 +148,8 @@ class Decider:
             return Decision(stamp, refusal=error, valid_until_ms=now_ms + 1000)
         if call.protocol != INTERNAL or head.is_in_topic:  # its primary was mirrored, or not
             decision.mirrors = route.mirrors
-        if route.valid_until_ms:
-            decision.valid_until_ms = route.valid_until_ms
+        if self.policy.windows:
+            decision.holds_until(self.policy.valid_until_ms(now_ms))
         return decision
 
     def _check(self, call: Call, head: Head, topic: str) -> None:
@@ -249,7 +173,18 @@ class Decider:
     def _named_topic(self, call: Call, head: Head, cluster: ClusterClient) -> str:
         if head.topic:
             return qualified(call.tenant, head.topic)
-        return topic_of(call.tenant, head.subject, cluster.routes.exists)
+        return self.policy.addressing.topic(
+            call.protocol, call.tenant, head.subject, cluster.routes.exists
+        )
+
+    def _ask_for_own(self, call: Call, head: Head, cluster: ClusterClient, now_ms: int) -> None:
+        """Raises RouteUnknown when the subject may have a topic of its own and has none yet."""
+        addressing = self.policy.addressing
+        wanted = addressing.wanted(call.protocol, call.tenant, head.subject)
+        if not addressing.may_be_made(call.protocol, wanted) or cluster.routes.exists(wanted):
+            return
+        if self._missing.get((cluster.name, wanted), 0) <= now_ms:
+            raise RouteUnknown(cluster, wanted, is_automatic=True)
 
     def _place(
         self, call: Call, head: Head, route: RouteDecision, stamp: int, now_ms: int
@@ -259,26 +194,59 @@ class Decider:
         if self.bridges:
             match = partial(self.matching.match, call.tenant)
             head, target = bridged(head, route, target, self.bridges, match)
-        names = (target.cluster or self.default_cluster, *route.failover)
+        names: Sequence[str] = (target.cluster or self.default_cluster, *route.failover)
         if head.order_key and not route.is_order_best_effort:
             names = names[:1]  # another store would break the order of the key
+        if len(names) == 1:
+            return self._place_at(names[0], call, head, route, target, stamp, now_ms)
+        topic = head.topic or head.subject.partition("/")[0]
+        own = names[0]
+        names, until_ms = self._fail_back.order(names, topic, route.fail_back_ms, now_ms)
         failure: Refused | None = None
+        reserve: Decision | None = None
         for name in names:
-            cluster = self.clusters.get(name)
-            if cluster is None:
-                failure = Refused(Code.UNSUPPORTED, name, "no broker cluster of that name is open")
-                continue
-            if len(names) > 1 and all(
-                link.state is LinkState.DOWN for link in cluster.links.values()
-            ):
-                failure = failure or _away(name)
-                continue
             try:
-                return self._place_in(cluster, call, head, route, target, stamp, now_ms)
+                self._require_link(name)
+                decision = self._place_at(name, call, head, route, target, stamp, now_ms)
             except Refused as error:
                 failure = failure or error
+                if name == own:
+                    self._fail_back.is_ill(name, topic)
+                continue
+            is_back = name == own and self._fail_back.is_well(name, topic, now_ms)
+            if is_back and route.fail_back_ms:
+                reserve, until_ms = decision, now_ms + route.fail_back_ms
+                continue  # the others are used until it has been well for a while
+            decision.holds_until(until_ms)
+            return decision
+        if reserve is not None:
+            return reserve
         assert failure is not None
         raise failure
+
+    def _require_link(self, name: str) -> None:
+        """Raises Refused: no store of the cluster can be reached."""
+        cluster = self.clusters.get(name)
+        if cluster is not None and all(
+            link.state is LinkState.DOWN for link in cluster.links.values()
+        ):
+            raise away(name)
+
+    def _place_at(
+        self,
+        name: str,
+        call: Call,
+        head: Head,
+        route: RouteDecision,
+        target: Target,
+        stamp: int,
+        now_ms: int,
+    ) -> Decision:
+        """In this cluster. Raises Refused: it has no route, no writable queue."""
+        cluster = self.clusters.get(name)
+        if cluster is None:
+            raise Refused(Code.UNSUPPORTED, name, "no broker cluster of that name is open")
+        return self._place_in(cluster, call, head, route, target, stamp, now_ms)
 
     def _place_in(
         self,
@@ -291,7 +259,10 @@ class Decider:
         now_ms: int,
     ) -> Decision:
         topic = qualified(call.tenant, target.topic) if target.topic else ""
-        topic = topic or self._named_topic(call, head, cluster)
+        if not topic:
+            if not head.topic and self.policy.addressing.auto_topics_max:
+                self._ask_for_own(call, head, cluster, now_ms)
+            topic = self._named_topic(call, head, cluster)
         queues = head.queues
         if queues is None:
             queues = self._wanted(call, head, topic)
@@ -306,7 +277,7 @@ class Decider:
             places = tuple((link, 0) for link in cluster.up_links())
             is_movable = True
             if not places:
-                raise _away(cluster.name)
+                raise away(cluster.name)
 
         def make_copies(place: Place | None) -> tuple[Copy, ...]:
             maker = CopyMaker(call, head, topic, target, is_primary=head.is_in_topic)
@@ -380,11 +351,13 @@ class Decider:
             if broker in cluster.links:
                 writable.setdefault(broker, []).append(queue_id)
         if not writable:
-            raise _away(cluster.name)
+            raise away(cluster.name)
         broker = head.broker
         if not broker and head.order_key:
             broker = self._ordered_store(cluster, call, head, writable, decided)
         is_movable = not broker
+        if is_movable and decided.prefers_zone:
+            writable = self._in_zone(cluster, writable)
         if not broker:  # a store that keeps a copy anyway saves one
             here = (link.broker for link in pinned if link.cluster == cluster.name)
             broker = next((name for name in here if name in writable), "")
@@ -398,6 +371,18 @@ class Decider:
         elif head.order_key:
             ids = [ids[bucket(head.order_key, len(ids))]]
         return [(cluster.links[broker], queue_id) for queue_id in ids], is_movable
+
+    def _in_zone(
+        self, cluster: ClusterClient, writable: dict[str, list[int]]
+    ) -> dict[str, list[int]]:
+        """Those of stores in our zone that are up; all when there are none."""
+        near = {
+            broker: ids
+            for broker, ids in writable.items()
+            if cluster.zone_of(broker) == self.policy.zone
+            and cluster.links[broker].state is LinkState.UP
+        }
+        return near if near and self.policy.zone else writable
 
     def _ordered_store(
         self,
@@ -421,78 +406,17 @@ class Decider:
             return broker
         broker = self._sticky.get(call, "")
         if broker not in writable or (decided.is_order_best_effort and broker not in up and up):
-            broker = rendezvous(head.order_key, up or writable)
+            near = self._in_zone(cluster, {name: [] for name in up}) if decided.prefers_zone else up
+            broker = rendezvous(head.order_key, near or writable)
             if len(self._sticky) >= STICKY_MAX:
                 del self._sticky[next(iter(self._sticky))]
             self._sticky[call] = broker
         return broker
 
 
-class CopyMaker:
-    """The records of one head: the primary, and one on each other store that wants it."""
-
-    def __init__(
-        self, call: Call, head: Head, topic: str, target: Target, *, is_primary: bool
-    ) -> None:
-        self._head = head
-        self._topic = topic
-        self._is_primary = is_primary
-        properties = head_properties(call, head, topic)
-        if target.tag:
-            properties = _with(properties, "TAGS", target.tag)
-        if target.key:
-            properties = _with(properties, "KEYS", target.key)
-        self._properties = properties + target.properties
-
-    def copies(
-        self,
-        place: Place | None,
-        spread: Sequence[QueueRef],
-        pinned: Mapping[StoreLink, Sequence[QueueRef]],
-    ) -> tuple[Copy, ...]:
-        """*place*: where the primary (or, without one, the spread queues' copy) goes."""
-        home = place[0] if place is not None else next(iter(pinned))
-        queue_id = place[1] if place is not None and self._is_primary else 0
-        copies = [
-            self._copy(home, queue_id, chunk, is_primary=self._is_primary and index == 0)
-            for index, chunk in enumerate(_chunks((*spread, *pinned.get(home, ()))))
-        ]
-        for link, queues in pinned.items():
-            if link is not home:
-                copies += [self._copy(link, 0, c, is_primary=False) for c in _chunks(queues)]
-        for copy in copies:
-            copy.count_targets(copies)
-        return tuple(copies)
-
-    def _copy(
-        self, link: StoreLink, queue_id: int, queues: Sequence[QueueRef], *, is_primary: bool
-    ) -> Copy:
-        flags = SetFlag.IS_PRIMARY if is_primary else SetFlag(0)
-        if queues and queues[-1].kind is QueueKind.RETAINED:
-            flags |= SetFlag.IS_RETAINED
-        keys = tuple(queue.key() for queue in queues)
-        return Copy(
-            link=link,
-            head=self._head,
-            topic=self._topic,
-            queue_id=queue_id,
-            is_primary=is_primary,
-            queues=tuple(queues),
-            set_bytes=encode_set(SendSet(flags, self._topic, queue_id, keys)),
-            template=link.template(self._topic, self._properties),
-            order_hash=order_hash(self._head.order_key),
-        )
-
-
 def catch_all(tenant: str) -> str:
     """The catch-all topic of a tenant, created on first use."""
     return qualified(tenant, CATCH_ALL_TOPIC)
-
-
-def _chunks(queues: Sequence[QueueRef]) -> Iterator[Sequence[QueueRef]]:
-    """At most TARGETS_MAX each; one empty chunk if there are none."""
-    for start in range(0, len(queues) or 1, TARGETS_MAX):
-        yield queues[start : start + TARGETS_MAX]
 
 
 def _in_turn(writable: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
@@ -502,11 +426,3 @@ def _in_turn(writable: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]
         for broker, ids in writable.items():
             if index < len(ids):
                 yield broker, ids[index]
-
-
-def _with(properties: Properties, name: str, value: str) -> Properties:
-    return ((name, value), *(pair for pair in properties if pair[0] != name))
-
-
-def _away(store: str) -> Refused:
-    return Refused(Code.HA_NOT_AVAILABLE, store, f"store {store} is away")

@@ -7,6 +7,7 @@ from gateway.config import Loaded
 from gateway.explain import explain
 from gateway.policy import Policy
 from gateway.rules import Facts
+from protocols import clock
 from protocols.canonical import Identity
 
 
@@ -55,6 +56,7 @@ def facts_of_request(loaded: Loaded, request: Mapping[str, Any]) -> Facts:
         subject=topic,
         topic=topic if protocol in ("grpc", "remoting") else "",
         group=text("group"),
+        wall_ms=clock.wall_ms(),
         properties={key: value for key, _, value in pairs},
         certificate_name=text("certificate_name"),
         qos=int(request.get("qos", -1)),

@@ -7,7 +7,6 @@ stands whole in ``TG_SUBJECT`` unless it is the topic itself; names the gateway 
 """
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from protocols.canonical import Call, Head, Properties
@@ -20,6 +19,12 @@ SERVERS_OWN: Final = ("$SYS/", "$events/", "$share/", "$CONTROL/")
 
 NAMESPACE_SEPARATOR: Final = "%"
 """RocketMQ's: ``<tenant>%<topic>``."""
+
+OF_GROUPS: Final = ("%RETRY%", "%DLQ%")
+"""Prefixes of topics that belong to a consumer group; its name follows."""
+
+MIRROR_OF: Final = "TG_MIRROR_OF"
+"""Property of a mirrored copy: the route that made it."""
 
 SUBJECT_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -62,6 +67,7 @@ RESERVED: Final = frozenset(
         "TG_EXPIRES_AT",
         "TG_RETAIN",
         "TG_PRIORITY",
+        MIRROR_OF,
         "REAL_TOPIC",
         "REAL_QID",
         "RETRY_TOPIC",
@@ -103,20 +109,18 @@ def is_system_topic(topic: str) -> bool:
 
 
 def qualified(tenant: str, topic: str) -> str:
-    """The topic in its tenant's namespace; retry and dead-letter topics have it inside."""
-    if not tenant or topic.startswith((tenant + NAMESPACE_SEPARATOR, "%RETRY%", "%DLQ%")):
+    """
+    The topic in its tenant's namespace; retry and dead-letter topics have it behind their prefix
+    (``NamespaceUtil.wrapNamespace``), so that no tenant can name another one's.
+    """
+    if not tenant:
+        return topic
+    for prefix in OF_GROUPS:
+        if topic.startswith(prefix):
+            return prefix + qualified(tenant, topic[len(prefix) :])
+    if topic.startswith(tenant + NAMESPACE_SEPARATOR):
         return topic
     return f"{tenant}{NAMESPACE_SEPARATOR}{topic}"
-
-
-def topic_of(tenant: str, subject: str, exists: Callable[[str], bool]) -> str:
-    """The topic of a subject that names none: its first level if that exists, or the catch-all."""
-    first = subject.partition("/")[0]
-    if SUBJECT_TOPIC.fullmatch(first) and not is_system_topic(first):
-        topic = qualified(tenant, first)
-        if exists(topic):
-            return topic
-    return qualified(tenant, CATCH_ALL_TOPIC)
 
 
 def is_reserved(name: str) -> bool:

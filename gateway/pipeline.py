@@ -17,12 +17,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from gateway.autotopics import AutoTopics
 from gateway.clusters.batches import Batch, Lane, Run, are_plain, bodies_of
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
-from gateway.decisions import Decider, Decision, RouteUnknown, catch_all
+from gateway.decided import Decision
+from gateway.decisions import Decider, RouteUnknown, catch_all
 from gateway.lateheads import LateHeads
 from gateway.matching import MatchingTable
+from gateway.mirrors import Mirrors
 from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
@@ -59,6 +62,9 @@ IDS_AT_ONCE: Final = 1 << 14
 MISSING_TOPIC_MS: Final = 1000
 """How long a topic that was not found is not looked for again."""
 
+OVER_BUDGET_MS: Final = 60_000
+"""How long a topic that the budget did not allow goes to the catch-all before it is asked again."""
+
 CATCH_ALL_QUEUES: Final = 4
 
 
@@ -82,6 +88,7 @@ class GatewayPipeline:
             policy=policy,
         )
         self._receipts = Receipts(clusters, self.decider)
+        self.mirrors = Mirrors(clusters, self.decider, self._submit)
         self._onces = OnceReleases(clusters)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("pipeline")
@@ -94,6 +101,9 @@ class GatewayPipeline:
         self._resumes: list[tuple[Callable[[], None], Call | None]] = []
         self._held: dict[Call, int] = {}
         # calls whose messages a throttle holds back: their clients are not read
+        self.auto_topics: AutoTopics | None = None
+        """Who may say that a publish makes a topic; None: nobody."""
+
         self.message_count = 0
         """Messages that came in, for metrics."""
 
@@ -110,6 +120,7 @@ class GatewayPipeline:
 
     async def close(self) -> None:
         await self._tasks.close()
+        await self.mirrors.close()
         await self._receipts.close()
         await self._onces.close()
 
@@ -203,7 +214,7 @@ class GatewayPipeline:
             stop = start + 1
             if type(messages) is MessageRun:
                 stop = total
-            elif not self.decider.policy.routes.has_residuals:
+            elif not self.decider.policy.has_residuals:
                 while stop < total and messages[stop].head is head:
                     stop += 1
             try:
@@ -226,7 +237,7 @@ class GatewayPipeline:
         decision = self._decisions.get(key)
         if decision is not None and decision.stamp == stamp and not decision.is_over(now_ms):
             return decision
-        if self.decider.policy.routes.has_residuals:
+        if self.decider.policy.has_residuals:
             return self.decider.decide(
                 call, head, stamp=stamp, now_ms=now_ms, properties=message.properties
             )
@@ -258,7 +269,7 @@ class GatewayPipeline:
         for copy in copies:
             copy.link.submit(Run(batch, start, stop, copy))
         if decision.mirrors:
-            self._mirror(batch, start, stop, decision)
+            self.mirrors.copy(batch, start, stop, decision)
 
     def _split_large(self, batch: Batch, start: int, stop: int, decision: Decision) -> bool:
         """Refuse bodies over the limit alone; False: there are none among these."""
@@ -345,7 +356,9 @@ class GatewayPipeline:
         cluster, topic = unknown.cluster, unknown.topic
         try:
             route = await cluster.routes.load(topic)
-            if route is None and (unknown.is_named_by_route or topic == catch_all(tenant)):
+            if route is None and unknown.is_automatic:
+                await self._make_automatic(cluster, topic)
+            elif route is None and (unknown.is_named_by_route or topic == catch_all(tenant)):
                 await cluster.create_topic(topic, CATCH_ALL_QUEUES)
             elif route is None:
                 self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
@@ -355,6 +368,14 @@ class GatewayPipeline:
         for batch in self._learning.pop((cluster.name, topic)):
             self._resume(batch)
         self._flush_links()
+
+    async def _make_automatic(self, cluster: ClusterClient, topic: str) -> None:
+        """A publish wants a topic of its own: make it, or leave it to the catch-all for a while."""
+        budget = self.auto_topics
+        if budget is not None and await budget.allow(cluster.name, topic):
+            await cluster.create_topic(topic, CATCH_ALL_QUEUES)
+        else:
+            self.decider.missing(cluster.name, topic, clock.wall_ms() + OVER_BUDGET_MS)
 
     def _resume_later(self, batch: Batch) -> None:
         self._resume(batch)
@@ -448,48 +469,6 @@ class GatewayPipeline:
             for cluster in self._clusters.values()
             for link in cluster.links.values()
         ]
-
-    # ── mirrors ─────────────────────────────────────────────────────────────────────────
-
-    def _mirror(self, batch: Batch, start: int, stop: int, decision: Decision) -> None:
-        """Copies to other clusters: never awaited, dropped when those are behind."""
-        for mirror in decision.mirrors:
-            cluster = self._clusters.get(mirror.cluster)
-            if cluster is None or any(link.is_congested for link in cluster.links.values()):
-                continue
-            chosen = [
-                index
-                for index in range(start, stop)
-                if mirror.percent >= 100 or random.random() * 100 < mirror.percent
-            ]
-            if not chosen:
-                continue
-            try:
-                head = batch.messages[start].head
-                copied = self.decider.mirrored(batch.call, head, mirror, now_ms=clock.wall_ms())
-            except RouteUnknown as unknown:
-                self._tasks.start(self._load_mirror(unknown), name=f"mirror {unknown.topic}")
-                continue
-            copy_batch = Batch(
-                batch.call,
-                [batch.messages[index] for index in chosen],
-                [batch.ids[index] for index in chosen],
-                lambda results: None,
-                sequence=batch.sequence,
-                size_bytes=sum([len(batch.messages[index].body) for index in chosen]),
-            )
-            self._submit(copy_batch, 0, len(chosen), copied)
-
-    async def _load_mirror(self, unknown: RouteUnknown) -> None:
-        """
-        The messages that met an unknown route are not mirrored; the next ones are. A topic that
-        its own cluster has is made in the mirror's.
-        """
-        try:
-            if await unknown.cluster.routes.load(unknown.topic) is None:
-                await unknown.cluster.create_topic(unknown.topic, CATCH_ALL_QUEUES)
-        except GatewayError as error:
-            logger.warning("mirror topic %s: %s", unknown.topic, error)
 
     # ── pop, ack ────────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,18 @@ def count_core(metrics: Registry, pipeline: GatewayPipeline, presence: GatewayPr
     metrics.count_from(
         "messages_in", "Messages that producers sent.", lambda: pipeline.message_count
     )
+    mirrors = pipeline.mirrors
+    metrics.count_from("mirrored", "Messages handed to mirrors.", lambda: mirrors.copied_count)
+    metrics.count_from(
+        "mirror_dropped",
+        "Messages a mirror was too slow for, or had no topic for yet.",
+        lambda: mirrors.dropped_count,
+    )
+    metrics.gauge(
+        "auto_topics",
+        "Topics that publishes brought into being.",
+        lambda: len(pipeline.auto_topics) if pipeline.auto_topics is not None else 0,
+    )
     metrics.gauge("lease_epoch", "Epoch of this gateway; 0: no lease.", lambda: presence.epoch)
 
 

@@ -46,6 +46,8 @@ class Mirror(NamedTuple):
     cluster: str
     percent: float
     topic: str = ""
+    route: str = ""
+    """That mirrors; every copy says so."""
 
 
 class Decision(NamedTuple):
@@ -98,8 +100,6 @@ class RouteTable:
         self._routes: tuple[tuple[RouteConfig, When], ...] = tuple(
             (route, route.when.conditions()) for route in routes
         )
-        self.has_residuals = any(route.when.header for route in routes)
-        """Some route looks at properties: a decision holds for one message only."""
 
     def decide(self, facts: Facts) -> Decision | None:
         """The first route that matches; None: no route."""
@@ -158,6 +158,7 @@ def _decision(route: RouteConfig, facts: Facts) -> Decision:
                 item.cluster,
                 item.percent,
                 _topic_name(fill_template(item.topic, facts)) or first,
+                route.name,
             )
             for item in route.mirror
         ),
@@ -243,4 +244,6 @@ def _catches_all(when: When) -> bool:
         or when.group
         or when.operation
         or when.header
+        or when.expression
+        or when.time
     )

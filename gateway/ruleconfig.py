@@ -10,12 +10,22 @@ import math
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
-from gateway.rules import When, named_placeholders
+from gateway.rules import HeaderTest, When, named_placeholders
+from gateway.windows import TimeWindow
 from protocols import subjects
 from protocols.daemon.config import ConfigModel, nearest
 from protocols.daemon.units import Count, DurationMs, Rate, Texts, as_list
+from protocols.errors import Refused
+from protocols.sql92 import parse as parse_sql
 
 PROTOCOLS_KEY: Final = "protocols"
 CLUSTERS_KEY: Final = "clusters"
@@ -83,6 +93,52 @@ Template = Annotated[str, AfterValidator(_template)]
 Operation = Literal["publish", "consume", "subscribe", "receive", "admin", "all"]
 
 
+class HeaderConfig(ConfigModel):
+    """What a stored property has to be; one of the three."""
+
+    exact: str | None = None
+    """This value, a ``*`` in it included."""
+
+    prefix: str | None = None
+    """Begins so."""
+
+    glob: str | None = None
+    """``*`` is any run of characters."""
+
+    @model_validator(mode="after")
+    def _says_one(self) -> "HeaderConfig":
+        if sum(item is not None for item in (self.exact, self.prefix, self.glob)) != 1:
+            raise ValueError("one of exact, prefix, glob is wanted")
+        return self
+
+
+Header = str | HeaderConfig
+
+
+def _header_test(item: Header) -> HeaderTest:
+    if isinstance(item, str):
+        return HeaderTest("glob", item)
+    for kind in ("exact", "prefix", "glob"):
+        value = getattr(item, kind)
+        if value is not None:
+            return HeaderTest(kind, value)
+    raise AssertionError("the model lets one of them through")
+
+
+def _expression(value: str) -> str:
+    if value:
+        try:
+            parse_sql(value)
+        except Refused as error:
+            raise ValueError(error.hint) from error
+    return value
+
+
+def _window(value: str) -> str:
+    TimeWindow.parse(value)
+    return value
+
+
 class WhenConfig(ConfigModel):
     """Conditions: fields are and-ed, the values of one field or-ed."""
 
@@ -116,8 +172,18 @@ class WhenConfig(ConfigModel):
     """``publish``, ``consume``, ``admin``; MQTT's ``subscribe`` and ``receive`` are both
     ``consume``."""
 
-    header: dict[str, str] = {}
-    """Stored property → value or ``*`` glob."""
+    header: dict[str, Header] = {}
+    """Stored property → value or ``*`` glob, or one of ``{exact: …}``, ``{prefix: …}``,
+    ``{glob: …}``."""
+
+    expression: Annotated[str, AfterValidator(_expression)] = ""
+    """SQL92 over the properties, as RocketMQ's filters: ``temp > 30 AND site IN ('a', 'b')``."""
+
+    time: Annotated[
+        tuple[Annotated[str, AfterValidator(_window)], ...], BeforeValidator(as_list)
+    ] = ()
+    """Windows such as ``mon-fri 08:00-18:00 Europe/Berlin``; days, hours or zone (UTC) may be left
+    out."""
 
     qos: Annotated[tuple[Annotated[int, Field(ge=0, le=2)], ...], BeforeValidator(as_list)] = ()
     """QoS of the publish, or the one a subscription asks for (MQTT)."""
@@ -136,7 +202,9 @@ class WhenConfig(ConfigModel):
             topic=self.topic,
             group=self.group,
             operation=self.operation,
-            header=self.header,
+            header={name: _header_test(item) for name, item in self.header.items()},
+            expression=parse_sql(self.expression) if self.expression else None,
+            time=tuple(TimeWindow.parse(text) for text in self.time),
             qos=self.qos,
             retain=self.retain,
         )
@@ -191,15 +259,15 @@ class RouteConfig(ConfigModel):
     """Copies of a share of the messages."""
 
     prefer: Literal["", "same_zone"] = ""
-    """``same_zone``: queues of stores in our zone while one of them is writable (not in force
-    yet)."""
+    """``same_zone``: queues of stores in our zone while one of them is up and writable, then all;
+    message groups (FIFO) hash over all zones."""
 
     failover: Annotated[tuple[ClusterName, ...], BeforeValidator(as_list)] = ()
     """Clusters to go to, in order, when a target has no route, no writable queue, or its circuit
     is open."""
 
     fail_back: DurationMs = Field(default=60_000, ge=0)
-    """How long a target must be well before it is used again (not in force yet: at once)."""
+    """How long a target must be well before it is used again."""
 
     order: Literal["strict", "best_effort"] = "strict"
     """``best_effort``: messages with an order key may fail over too."""
@@ -230,6 +298,8 @@ class RuleSendConfig(ConfigModel):
     certificate_name: str = ""
     qos: int = -1
     retain: bool = False
+    at: AwareDatetime | None = None
+    """When, such as ``2026-01-05T09:00:00+01:00``; absent: outside of every time window."""
 
 
 class RuleExpectConfig(ConfigModel):

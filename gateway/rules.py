@@ -14,8 +14,25 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from gateway.windows import TimeWindow
 from protocols import subjects
 from protocols.canonical import Call, Identity
+from protocols.sql92 import Filter
+
+
+class HeaderTest(NamedTuple):
+    """What a property has to be."""
+
+    kind: str
+    """``exact``, ``prefix`` or ``glob``."""
+
+    value: str
+
+    def fits(self, value: str) -> bool:
+        if self.kind == "glob":
+            return glob(self.value, value)
+        return value.startswith(self.value) if self.kind == "prefix" else value == self.value
+
 
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -40,6 +57,9 @@ class Facts(NamedTuple):
     qos: int = -1
     """Of a publish or a filter; -1: the request has none."""
 
+    wall_ms: int = 0
+    """When; 0: outside of every time window."""
+
     retain: bool = False
     is_whole: bool = False
     """A filter is denied by a rule that denies any of what it matches. Otherwise ``subscribe`` is
@@ -56,6 +76,7 @@ def facts_of(
     properties: Mapping[str, str] = NO_PROPERTIES,
     qos: int = -1,
     retain: bool = False,
+    wall_ms: int = 0,
 ) -> Facts:
     """The facts of one request of *call*."""
     return Facts(
@@ -73,6 +94,7 @@ def facts_of(
         certificate_name=call.certificate_name,
         qos=qos,
         retain=retain,
+        wall_ms=wall_ms,
     )
 
 
@@ -94,8 +116,13 @@ class When:
 
     group: tuple[str, ...] = ()
     operation: tuple[str, ...] = ()
-    header: Mapping[str, str] = field(default_factory=dict)
-    """Property name → exact value or glob; any of them missing: no match."""
+    header: Mapping[str, HeaderTest] = field(default_factory=dict)
+    """Property name → test; any of them missing: no match."""
+
+    expression: Filter | None = None
+    """SQL92 over the properties; must come out true."""
+
+    time: tuple[TimeWindow, ...] = ()
 
     qos: tuple[int, ...] = ()
     retain: bool | None = None
@@ -158,7 +185,18 @@ def _operation(when: When, facts: Facts, _: bool) -> bool:
 
 def _header(when: When, facts: Facts, _: bool) -> bool:
     values = facts.properties
-    return all(name in values and glob(item, values[name]) for name, item in when.header.items())
+    return all(name in values and item.fits(values[name]) for name, item in when.header.items())
+
+
+def _expression(when: When, facts: Facts, _: bool) -> bool:
+    return when.expression is None or when.expression.matches(facts.properties)
+
+
+def _time(when: When, facts: Facts, _: bool) -> bool:
+    if not when.time:
+        return True
+    now = facts.wall_ms
+    return now > 0 and any(window.contains(now) for window in when.time)
 
 
 def _qos(when: When, facts: Facts, ignores_absent: bool) -> bool:
@@ -181,6 +219,8 @@ _TESTS: Final[tuple[tuple[str, Test], ...]] = (
     ("group", _group),
     ("topic", _topic),
     ("header", _header),
+    ("expression", _expression),
+    ("time", _time),
     ("qos", _qos),
     ("retain", _retain),
 )

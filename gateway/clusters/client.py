@@ -70,6 +70,7 @@ class ClusterClient:
         *,
         name_servers: Sequence[str | ConnectNameServer],
         broker_cluster: str = "",
+        zones: Mapping[str, str] | None = None,
         local_stores: Mapping[str, Connect] | None = None,
         sign: Sign | None = None,
         make_foreign_link: MakeLink | None = None,
@@ -78,6 +79,7 @@ class ClusterClient:
         self.presence = presence
         self.links: dict[str, RunningLink] = {}
         self.sign = sign
+        self._zones = dict(zones or {})
         self._local_stores = dict(local_stores or {})
         self._make_foreign_link = make_foreign_link
         self._listeners: list[ClusterListener] = []
@@ -139,6 +141,10 @@ class ClusterClient:
         if link is None or link.state is LinkState.DOWN:
             raise Refused(Code.HA_NOT_AVAILABLE, broker, f"store {broker} is away")
         return link
+
+    def zone_of(self, broker: str) -> str:
+        """As the configuration says, or else the store itself."""
+        return self._zones.get(broker) or self.routes.zone(broker)
 
     def place(self, key: str) -> str:
         """The store that a new pinned queue of this key goes to. Raises Refused."""

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.addressing import Addressing
 from gateway.clusters.batches import Batch, Copy, Run, are_plain
 from gateway.clusters.frames import Frame, FrameSender
-from gateway.mapping import is_reserved, is_system_topic, topic_of, without_reserved
+from gateway.mapping import is_reserved, is_system_topic, qualified, without_reserved
 from gateway.matching import MatchingTable, encode_row, row_key
 from protocols.canonical import Head, Message, MessageRun, QueueKind, QueueRef, SendResults
 from protocols.errors import Code
@@ -157,12 +158,21 @@ def test_numbers_start_anew_with_an_epoch() -> None:
 )
 def test_topic_of_a_subject(subject: str, topic: str) -> None:
     known = {"sensors", "TBW102", "rmq_sys_x", "%RETRY%g", "ä"}
-    assert topic_of("", subject, known.__contains__) == topic
+    assert Addressing().topic("mqtt", "", subject, known.__contains__) == topic
 
 
 def test_a_tenants_topics_are_in_its_namespace() -> None:
-    assert topic_of("acme", "sensors/1", {"acme%sensors"}.__contains__) == "acme%sensors"
-    assert topic_of("acme", "sensors/1", {"sensors"}.__contains__) == "acme%mqtt"
+    topic = Addressing().topic
+    assert topic("mqtt", "acme", "sensors/1", {"acme%sensors"}.__contains__) == "acme%sensors"
+    assert topic("mqtt", "acme", "sensors/1", {"sensors"}.__contains__) == "acme%mqtt"
+
+
+def test_a_tenant_names_only_its_own_dead_letters() -> None:
+    """Behind the prefix, where the group's name has it; once is enough."""
+    assert qualified("acme", "%DLQ%g") == "%DLQ%acme%g"
+    assert qualified("acme", "%RETRY%acme%g") == "%RETRY%acme%g"
+    assert qualified("acme", "%DLQ%other%g") == "%DLQ%acme%other%g"
+    assert qualified("", "%DLQ%g") == "%DLQ%g"
 
 
 def test_reserved_names() -> None:

@@ -108,12 +108,10 @@ def test_names_that_are_no_topics_are_made_ones() -> None:
     assert routes.decide(facts("a/b c/é")).targets[0].topic == "t_a_b_c__"
 
 
-def test_header_rules_are_residual() -> None:
-    """A rule that looks at properties holds for one message only."""
+def test_header_rules_look_at_properties() -> None:
     routes = table(
         {"name": "h", "when": {"header": {"kind": "al*"}}, "to": [{"cluster": "us"}]},
         {"name": "default", "to": [{"cluster": "eu"}]},
     )
-    assert routes.has_residuals
     assert routes.decide(facts("x")).route == "default"
     assert routes.decide(facts("x")._replace(properties={"kind": "alarm"})).route == "h"

@@ -37,6 +37,7 @@ routes:
     when: {{ topic: "safe/#" }}
     to: [ {{cluster: us}} ]
     failover: [eu]
+    fail_back: 1s
     order: best_effort
   - name: default
     to: [ {{cluster: eu}} ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.connection import Connect
 from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.routes import ConnectNameServer
+from gateway.clusters.watch import ConnectNameServer
 from gateway.config import GatewayConfig
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
@@ -31,10 +31,15 @@ class Core:
         *,
         local_stores: Mapping[str, Connect] | None = None,
         policy: Policy | None = None,
+        zones: Mapping[str, str] | None = None,
     ) -> None:
         self.presence = GatewayPresence(name)
         self.cluster = ClusterClient(
-            "default", self.presence, name_servers=name_servers, local_stores=local_stores
+            "default",
+            self.presence,
+            name_servers=name_servers,
+            zones=zones,
+            local_stores=local_stores,
         )
         clusters = {"default": self.cluster}
         self.matching = MatchingTable()

@@ -1,0 +1,83 @@
+"""The records of one head: the primary, and one on each other store that wants it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from gateway.clusters.batches import Copy
+from gateway.clusters.link import StoreLink
+from gateway.mapping import head_properties
+from gateway.routing import Target
+from protocols.canonical import Call, Head, Properties, QueueKind, QueueRef
+from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
+
+TARGETS_MAX: Final = 500
+"""Light queues one record is listed in; more are split over further copies."""
+
+Place = tuple[StoreLink, int]
+"""A message queue: its store and its id there."""
+
+
+class CopyMaker:
+    """Makes them for a place once it is chosen."""
+
+    def __init__(
+        self, call: Call, head: Head, topic: str, target: Target, *, is_primary: bool
+    ) -> None:
+        self._head = head
+        self._topic = topic
+        self._is_primary = is_primary
+        properties = head_properties(call, head, topic)
+        if target.tag:
+            properties = _with(properties, "TAGS", target.tag)
+        if target.key:
+            properties = _with(properties, "KEYS", target.key)
+        self._properties = properties + target.properties
+
+    def copies(
+        self,
+        place: Place | None,
+        spread: Sequence[QueueRef],
+        pinned: Mapping[StoreLink, Sequence[QueueRef]],
+    ) -> tuple[Copy, ...]:
+        """*place*: where the primary (or, without one, the spread queues' copy) goes."""
+        home = place[0] if place is not None else next(iter(pinned))
+        queue_id = place[1] if place is not None and self._is_primary else 0
+        copies = [
+            self._copy(home, queue_id, chunk, is_primary=self._is_primary and index == 0)
+            for index, chunk in enumerate(_chunks((*spread, *pinned.get(home, ()))))
+        ]
+        for link, queues in pinned.items():
+            if link is not home:
+                copies += [self._copy(link, 0, c, is_primary=False) for c in _chunks(queues)]
+        for copy in copies:
+            copy.count_targets(copies)
+        return tuple(copies)
+
+    def _copy(
+        self, link: StoreLink, queue_id: int, queues: Sequence[QueueRef], *, is_primary: bool
+    ) -> Copy:
+        flags = SetFlag.IS_PRIMARY if is_primary else SetFlag(0)
+        if queues and queues[-1].kind is QueueKind.RETAINED:
+            flags |= SetFlag.IS_RETAINED
+        keys = tuple(queue.key() for queue in queues)
+        return Copy(
+            link=link,
+            head=self._head,
+            topic=self._topic,
+            queue_id=queue_id,
+            is_primary=is_primary,
+            queues=tuple(queues),
+            set_bytes=encode_set(SendSet(flags, self._topic, queue_id, keys)),
+            template=link.template(self._topic, self._properties),
+            order_hash=order_hash(self._head.order_key),
+        )
+
+
+def _chunks(queues: Sequence[QueueRef]) -> Iterator[Sequence[QueueRef]]:
+    """At most TARGETS_MAX each; one empty chunk if there are none."""
+    for start in range(0, len(queues) or 1, TARGETS_MAX):
+        yield queues[start : start + TARGETS_MAX]
+
+
+def _with(properties: Properties, name: str, value: str) -> Properties:
+    return ((name, value), *(pair for pair in properties if pair[0] != name))

@@ -1,0 +1,102 @@
+"""What was decided for one call and head: where its messages go, until when that holds."""
+
+from collections.abc import Callable, Sequence
+
+from gateway.clusters.batches import Copy
+from gateway.clusters.link import LinkState, StoreLink
+from gateway.copies import Place
+from gateway.routing import Mirror
+from gateway.throttle import Bucket
+from protocols.errors import Code, Refused
+
+
+class Decision:
+    """What was decided for one call and head."""
+
+    __slots__ = (
+        "_copies",
+        "_is_movable",
+        "_make_copies",
+        "_pinned",
+        "_places",
+        "buckets",
+        "is_unwanted",
+        "mirrors",
+        "refusal",
+        "stamp",
+        "valid_until_ms",
+    )
+
+    def __init__(
+        self,
+        stamp: int,
+        *,
+        places: Sequence[Place] = (),
+        is_movable: bool = False,
+        pinned: Sequence[StoreLink] = (),
+        make_copies: Callable[[Place | None], tuple[Copy, ...]] | None = None,
+        refusal: Refused | None = None,
+        buckets: tuple[Bucket, ...] = (),
+        mirrors: tuple[Mirror, ...] = (),
+        valid_until_ms: int = 0,
+    ) -> None:
+        self.stamp = stamp
+        self.refusal = refusal
+        """All messages of the head are refused so."""
+
+        self.buckets = buckets
+        self.mirrors = mirrors
+        """Shares of the messages that other clusters get too."""
+
+        self.valid_until_ms = valid_until_ms
+        """Wall time after which it must be made anew; 0: holds as long as the stamp."""
+
+        self.is_unwanted = refusal is None and not places and not pinned
+        """No topic keeps it and no queue wants it: nothing is stored, nothing fails."""
+
+        self._places = places
+        self._is_movable = is_movable
+        self._pinned = pinned
+        self._make_copies = make_copies
+        self._copies: dict[int, tuple[Copy, ...]] = {}
+
+    def holds_until(self, until_ms: int) -> None:
+        """No longer than that; 0: no bound of its own."""
+        if until_ms and not 0 < self.valid_until_ms < until_ms:
+            self.valid_until_ms = until_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        return 0 < self.valid_until_ms <= now_ms
+
+    def copies(self, turn: int) -> tuple[Copy, ...]:
+        """The records to store for each message, at this turn. Raises Refused."""
+        for link in self._pinned:
+            if link.state is LinkState.DOWN:
+                raise away(link.broker)
+        index = self._choose(turn) if self._places else 0
+        copies = self._copies.get(index)
+        if copies is None:
+            assert self._make_copies is not None
+            place = self._places[index] if self._places else None
+            copies = self._copies[index] = self._make_copies(place)
+        return copies
+
+    def _choose(self, turn: int) -> int:
+        places = self._places
+        index = turn % len(places)
+        if places[index][0].state is LinkState.UP:
+            return index
+        if self._is_movable:
+            for state in (LinkState.UP, LinkState.LOST):
+                for step in range(len(places)):
+                    other = (index + step) % len(places)
+                    if places[other][0].state is state:
+                        return other
+        if places[index][0].state is LinkState.DOWN:
+            raise away(places[index][0].broker)
+        return index
+
+
+def away(store: str) -> Refused:
+    """The refusal that says so."""
+    return Refused(Code.HA_NOT_AVAILABLE, store, f"store {store} is away")
