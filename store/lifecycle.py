@@ -34,6 +34,9 @@ SNAPSHOT_STEP_BYTES_MIN: Final = 64 << 10
 LOOK_S: Final = 1.0
 """How often the disk is asked for its free space and retention looks at the oldest segment."""
 
+RESTING_PER_LOOK: Final = 10_000
+"""Queues that may leave memory per look: some 20 ms."""
+
 _log = logging.getLogger("store.engine")
 
 
@@ -125,6 +128,8 @@ class Lifecycle:
                 covered = block.end
                 replay.feed(block)
                 block_count += 1
+            if replay.is_loaded:
+                core.sealer.relieve()
         replay.load_state()
         log.end = tail.end
         log.sequence = max(replay.sequence, tail.sequence)
@@ -165,6 +170,7 @@ class Lifecycle:
         if now.monotonic - self._looked >= LOOK_S:
             self._looked = now.monotonic
             self._parts.once.trim(now.wall_ms)
+            self._room.end_unused(self._core.queues.rest_woken(RESTING_PER_LOOK))
             self._room.look()
             self._room.delete(self._room.deletable(now.wall_ms))
         dues.append(self._looked + LOOK_S)

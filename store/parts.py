@@ -44,6 +44,7 @@ class Parts:
             "epoch": self.core.log.epoch,
             "sequence": self.core.log.sequence,
             "queues": queues,
+            "idle": self.core.queues.idle.dump(),
             "sealed": self.core.cold.newest,
             "next_queue": self.core.queues.next_number,
             "topics": self.topics.dump(),

@@ -76,7 +76,13 @@ class Replay:
             queue.first, queue.sealed = first, sealed
             self._nexts.append((queue, following))
         queues.next_number = state["next_queue"]
+        queues.idle.load(state["idle"])
         self.epoch, self.sequence = state["epoch"], state["sequence"]
+
+    @property
+    def is_loaded(self) -> bool:
+        """The snapshot's state is in: from here on every queue is as it was."""
+        return self._state is None
 
     def load_state(self) -> None:
         """At the snapshot's position: everything else. Idempotent."""
@@ -279,11 +285,11 @@ class Replay:
             self._parts.groups.queue_added(queue)
 
     def _queue_end(self, record: memoryview, block: ScannedBlock) -> None:
-        (number,) = unpack(record)
-        queue = self._core.queues.get(number)
-        if queue is not None:
-            self._parts.groups.queue_dropped(queue)
-            self._core.queues.drop(queue)
+        for number in unpack(record):
+            queue = self._core.queues.get(number)
+            if queue is not None:
+                self._parts.groups.queue_dropped(queue)
+                self._core.queues.drop(queue)
 
     def _gateway(self, record: memoryview, block: ScannedBlock) -> None:
         self._parts.frames.apply_gateway(*unpack(record))

@@ -171,7 +171,7 @@ class Group:
     def add_read(self, read: GroupRead) -> None:
         self.reads[read.serial] = read
         self.next_serial = max(self.next_serial, read.serial + 1)
-        read.queue.readers.append((self, read))
+        read.queue.readers = (*read.queue.readers, (self, read))
         self.ready[read] = None
 
     def end_read(self, read: GroupRead, offset: int, position: int) -> None:
@@ -187,7 +187,7 @@ class Group:
     def forget_read(self, read: GroupRead) -> None:
         self.reads.pop(read.serial, None)
         self.ready.pop(read, None)
-        read.queue.readers = [pair for pair in read.queue.readers if pair[1] is not read]
+        read.queue.readers = tuple([p for p in read.queue.readers if p[1] is not read])
 
     def forget_all_reads(self) -> None:
         for read in list(self.reads.values()):

@@ -170,6 +170,7 @@ class GroupTable:
         wanted = {row[0] for row in rows}
         for read in [read for read in group.reads.values() if read.serial not in wanted]:
             group.forget_read(read)
+            self._core.queues.note_unread(read.queue)
         for serial, tag, number, begin_at, at, stop_at, from_position, to_position in rows:
             queue = self._core.queues.get(number)
             if queue is None:
@@ -206,7 +207,10 @@ class GroupTable:
         self.apply_drop(group)
 
     def apply_drop(self, group: Group) -> None:
+        queues = [read.queue for read in group.reads.values()]
         group.forget_all_reads()
+        for queue in queues:
+            self._core.queues.note_unread(queue)
         self._by_number.pop(group.number, None)
         self._by_name.pop(group.name, None)
         for groups in self._by_topic.values():

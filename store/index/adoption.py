@@ -65,6 +65,8 @@ def _take_on(core: Core, number: int) -> None:
     directory = core.cold.directory(number)
     for index in range(len(directory)):
         row = directory.row(index)
+        if core.queues.idle.seal(row.queue, number):
+            continue
         queue = core.queues.get(row.queue)
         if queue is not None:
             queue.sealed = number

@@ -7,14 +7,23 @@ A queue's number is bound by a record of the log: to (topic, queue id), or to th
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
+from protocols.canonical import is_created_explicitly
 from store.index.cold import ColdIndex
+from store.index.idle import IdleQueue, IdleTable
 from store.index.pages import Row
 
 if TYPE_CHECKING:
     from store.groups.group import Group, GroupRead
+
+
+NO_POLICY: Final[dict[str, int | str]] = {}
+"""Shared: never written to."""
+
+NO_READERS: Final[tuple["tuple[Group, GroupRead]", ...]] = ()
 
 
 class Queue:
@@ -60,7 +69,7 @@ class Queue:
         """Of a message queue; empty: a light queue."""
 
         self.queue_id = queue_id
-        self.policy: dict[str, int | str] = {}
+        self.policy = NO_POLICY
         self.is_volatile = False
         self.first = 0
         """Smallest offset that is kept; below the first entry only while nobody has asked."""
@@ -76,7 +85,24 @@ class Queue:
         self.has_gaps = False
         """An offset was lost to rot: its place repeats the position of the next one."""
 
-        self.readers: list[tuple[Group, GroupRead]] = []
+        self.readers = NO_READERS
+
+    @property
+    def can_rest(self) -> bool:
+        """A light queue that nobody reads, with nothing in memory."""
+        return (
+            not (self.entries or self.readers or self.policy or self.topic or self.is_volatile)
+            and self.sealed > 0
+        )
+
+    @property
+    def is_unused(self) -> bool:
+        """Came into being by a first use, and neither a reader nor an entry is left."""
+        return (
+            not (self.entries or self.readers or self.policy or self.topic or self.is_volatile)
+            and self.first >= self.next
+            and not is_created_explicitly(self.key)
+        )
 
     # ── in ──────────────────────────────────────────────────────────────────────────────
 
@@ -187,26 +213,30 @@ class Queue:
 
 
 class QueueTable:
-    """All queues, by number and by key."""
+    """All queues, by number and by key; those that rest are rows of ``idle``."""
 
     def __init__(self, cold: ColdIndex) -> None:
         self._cold = cold
+        self.idle = IdleTable()
         self._by_number: dict[int, Queue] = {}
         self._by_key: dict[bytes, Queue] = {}
         self._by_topic: dict[tuple[str, int], Queue] = {}
+        self._woken: dict[Queue, None] = {}
+        """Those that may be able to rest soon: asked for, or read by one group less."""
+
         self.next_number = 1
         self.version = 0
-        """Rises when a queue goes: who remembers queues looks again."""
+        """Rises when a queue goes or rests: who remembers queues looks again."""
 
     def add_light(self, number: int, key: bytes, name: str, policy: dict[str, int | str]) -> Queue:
         """Bind *number*; a queue that has the key already keeps its number and entries."""
-        queue = self._by_key.get(key)
+        queue = self.find(key)
         if queue is None:
             queue = self._by_key[key] = self._by_number[number] = Queue(
                 number, self._cold, key, name
             )
         queue.name = name or queue.name
-        queue.policy = policy
+        queue.policy = policy or NO_POLICY
         queue.is_volatile = bool(policy.get("volatile"))
         self.next_number = max(self.next_number, number + 1)
         return queue
@@ -222,22 +252,28 @@ class QueueTable:
 
     def drop(self, queue: Queue) -> None:
         self.version += 1
-        self._cold.forget(queue)
-        self._by_number.pop(queue.number, None)
-        self._by_key.pop(queue.key, None)
+        self._forget(queue)
+        self.idle.names.pop(queue.number, None)
         if queue.topic:
             self._by_topic.pop((queue.topic, queue.queue_id), None)
 
-    def get(self, number: int) -> Queue | None:
-        return self._by_number.get(number)
+    def _forget(self, queue: Queue) -> None:
+        self._cold.forget(queue)
+        self._by_number.pop(queue.number, None)
+        self._by_key.pop(queue.key, None)
+        self._woken.pop(queue, None)
 
-    @property
-    def by_number(self) -> Mapping[int, Queue]:
-        """For the scan, which looks up one or more per message."""
-        return self._by_number
+    def get(self, number: int) -> Queue | None:
+        queue = self._by_number.get(number)
+        if queue is None and self.idle.count:
+            return self._wake(self.idle.take_numbered(number))
+        return queue
 
     def find(self, key: bytes) -> Queue | None:
-        return self._by_key.get(key)
+        queue = self._by_key.get(key)
+        if queue is None and self.idle.count and key:
+            return self._wake(self.idle.take(key))
+        return queue
 
     def find_message_queue(self, topic: str, queue_id: int) -> Queue | None:
         return self._by_topic.get((topic, queue_id))
@@ -246,4 +282,53 @@ class QueueTable:
         return (queue for (name, _), queue in self._by_topic.items() if name == topic)
 
     def __iter__(self) -> Iterator[Queue]:
+        """Those that do not rest."""
         return iter(self._by_number.values())
+
+    def __len__(self) -> int:
+        return len(self._by_number) + self.idle.count
+
+    @property
+    def active_count(self) -> int:
+        return len(self._by_number)
+
+    # ── rest ────────────────────────────────────────────────────────────────────────────
+
+    def _wake(self, row: IdleQueue | None) -> Queue | None:
+        if row is None:
+            return None
+        queue = Queue(row.number, self._cold, row.key, self.idle.names.pop(row.number, ""))
+        queue.first, queue.sealed = row.first, row.sealed
+        queue.next = queue.hot_first = row.next
+        self._by_key[row.key] = self._by_number[row.number] = queue
+        self._woken[queue] = None
+        return queue
+
+    def rest(self, queues: Iterable[Queue]) -> None:
+        """Those that may become rows; who remembers one of them must look again."""
+        resting = [queue for queue in queues if queue.can_rest]
+        for queue in resting:
+            self._forget(queue)
+            row = IdleQueue(queue.number, queue.key, queue.next, queue.first, queue.sealed)
+            self.idle.add(row, queue.name)
+        self.version += bool(resting)
+
+    def note_unread(self, queue: Queue) -> None:
+        """A reader went: ``rest_woken`` looks whether anybody is left."""
+        if not queue.topic:
+            self._woken[queue] = None
+
+    def rest_woken(self, count_max: int) -> list[Queue]:
+        """The same for queues that were asked for since; those that nothing is left of."""
+        woken = list(islice(self._woken, count_max))
+        for queue in woken:
+            del self._woken[queue]
+        woken = [queue for queue in woken if self._by_number.get(queue.number) is queue]
+        unused = [queue for queue in woken if queue.is_unused]
+        self.rest([queue for queue in woken if not queue.is_unused])
+        return unused
+
+    def drop_idle(self, number: int) -> None:
+        """A queue that rests goes."""
+        self.idle.take_numbered(number)
+        self.idle.names.pop(number, None)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 HOT_SEGMENTS: Final = 2
 """Sealed segments whose index stays in memory."""
 
+ACTIVE_QUEUES_MAX: Final = 50_000
+"""With more queues than that in memory, no sealed segment stays: a queue takes half a KiB there."""
+
 QUEUES_PER_STEP: Final = 1000
 """Queues handled between two looks at the network: about a millisecond."""
 
@@ -99,11 +102,14 @@ class SealWork:
             self.draft.rows.sort(key=lambda pair: pair[0][:2])
             self._rows = enumerate(self.draft.rows)
         part = list(islice(self._rows, QUEUES_PER_STEP))
+        sealed: list[Queue] = []
         for index, (row, places) in part:
             queue = core.queues.get(row.queue)
             skipped = row.first - queue.hot_first if queue is not None else -1
             if queue is not None and queue.entries[skipped : skipped + 1] == places[:1]:
                 queue.seal(row, number, index)
+                sealed.append(queue)
+        core.queues.rest(sealed)
         if len(part) == QUEUES_PER_STEP:
             return False
         core.entries.forget_before(self.segment.end)
@@ -123,10 +129,11 @@ class Sealer:
         """The oldest segment in memory, if newer ones are sealed too; one at a time."""
         core = self._core
         items = core.log.segments.items
-        if self._work is not None or len(items) <= HOT_SEGMENTS + 1:
+        hot_count = HOT_SEGMENTS if core.queues.active_count < ACTIVE_QUEUES_MAX else 0
+        if self._work is not None or len(items) <= hot_count + 1:
             return None
         index = len([1 for segment in items if segment.number in core.cold.sealed])
-        if index >= len(items) - 1 - HOT_SEGMENTS or items[index].end > core.log.confirmed:
+        if index >= len(items) - 1 - hot_count or items[index].end > core.log.confirmed:
             return None
         self._work = SealWork(core, items[index])
         return self._work
@@ -134,6 +141,19 @@ class Sealer:
     def done(self) -> None:
         """The work is over; its segment is asked for again if its file could not be written."""
         self._work = None
+
+    def relieve(self) -> None:
+        """While the log is read at start: too many queues for memory go to files at once."""
+        core = self._core
+        while core.queues.active_count > ACTIVE_QUEUES_MAX and (work := self.due()) is not None:
+            while not work.gather():
+                pass
+            work.execute(core.disk)
+            while not work.release():
+                pass
+            self.done()
+            if work.segment.number not in core.cold.sealed:
+                return
 
     def finish(self) -> None:
         """A snapshot wants queues that are wholly before or behind."""

@@ -6,14 +6,20 @@ pressure. When only owed is left, sends are refused; the last two segments' wort
 for acks, grants, and directory writes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from store.core import Core
 from store.index.pages import index_name
+from store.index.queues import Queue
+from store.log.format import Kind
 from store.log.segments import Segment
+from store.log.state import pack
 
 RESERVE_SEGMENTS: Final = 2
+ENDED_PER_RECORD: Final = 10_000
+"""Queues that end by one record."""
+
 PRESSURE: Final = 0.9
 """From this part of the usable log on, kept segments go before their time."""
 
@@ -82,12 +88,32 @@ class Room:
         core.cold.drop(number)
         core.log.spares.remove(index_name(number))  # before the segment: never an index of nothing
         core.log.drop(segment)
+        unused: list[int] = []
         for index in range(len(directory)):
             row = directory.row(index)
+            is_idle, is_empty = core.queues.idle.dropped(row.queue, row.first, row.first + row.size)
+            if is_empty:
+                unused.append(row.queue)
+            if is_idle:
+                continue
             queue = core.queues.get(row.queue)
             if queue is not None:
                 queue.dropped(row)
+                core.queues.note_unread(queue)
+        for start in range(0, len(unused), ENDED_PER_RECORD):
+            part = unused[start : start + ENDED_PER_RECORD]
+            core.log.state(Kind.QUEUE_END, pack(*part))
+            for number in part:
+                core.queues.drop_idle(number)
         core.entries.forget_range(segment.base, segment.end)
+
+    def end_unused(self, queues: Sequence[Queue]) -> None:
+        """Queues that came into being by a first use go when nothing of them is left."""
+        for start in range(0, len(queues), ENDED_PER_RECORD):
+            part = queues[start : start + ENDED_PER_RECORD]
+            self._core.log.state(Kind.QUEUE_END, pack(*[queue.number for queue in part]))
+            for queue in part:
+                self._core.queues.drop(queue)
 
     def _delete_oldest(self, segment: Segment) -> None:
         """One whose index is in memory: all older ones went before."""
@@ -95,4 +121,5 @@ class Room:
         core.entries.drop_before(segment.end)
         for queue in core.touched.pop(segment.number, {}):
             queue.drop_before(segment.end)
+            core.queues.note_unread(queue)
         core.log.drop(segment)
