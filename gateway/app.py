@@ -41,6 +41,7 @@ from gateway.pipeline import GatewayPipeline
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
 from gateway.registration import Facts, Registration
+from gateway.replies import GatewayReplies
 from gateway.reporting import count_cluster, count_core, describe
 from gateway.services import GatewayServices, Rules
 from gateway.topics import GatewayTopics
@@ -233,6 +234,7 @@ class Gateway:
         self._directory: DirectoryClient | None = None
         self._dispatcher: Dispatcher | None = None
         self._held: GatewayHeld | None = None
+        self._replies: GatewayReplies | None = None
         self._services: GatewayServices | None = None
         self._admin_address = ""
         self._registration: Registration | None = None
@@ -261,7 +263,9 @@ class Gateway:
     async def stop(self) -> None:
         """Listeners first: clients are told and what is in flight is answered."""
         await close_all(self._registration, self.listeners, self._tasks, *self._bridges)
-        await close_all(self._bans, self._held, self._dispatcher, self._services, self._observer)
+        await close_all(
+            self._bans, self._held, self._replies, self._dispatcher, self._services, self._observer
+        )
         await close_all(self._streams, self._pipeline)
         if self._directory is not None:
             await self._directory.leave()
@@ -340,12 +344,14 @@ class Gateway:
         self._bans = Bans(self._directory, self.clients)
         topics = GatewayTopics(self._clusters, self._pipeline)
         self._held = GatewayHeld(self._clusters, config.name)
+        self._replies = GatewayReplies(self._clusters, topics, config.name)
         self._services = services = GatewayServices(
             pipeline=self._pipeline,
             streams=self._streams,
             directory=self._directory,
             topics=topics,
             held=self._held,
+            replies=self._replies,
             rules=self._rules,
             metrics=self.metrics,
             clients=self.clients,
@@ -364,6 +370,7 @@ class Gateway:
         self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
         self._dispatcher.start()
         self._held.start()
+        self._replies.start()
         self._bans.start()
         if self.admin is not None:
             self.admin.client_routes.joined(self._bans, self._observer)

@@ -90,7 +90,6 @@ RESERVED: Final = frozenset(
         "CORRECTION_FLAG",
         "MQ2_FLAG",
         "DUP_INFO",
-        "CLUSTER",
         "DLQ_ORIGIN_TOPIC",
         "DLQ_ORIGIN_MESSAGE_ID",
         "__CRC32#",

@@ -24,6 +24,7 @@ from protocols.pipeline import (
     Directory,
     HeldMessages,
     Pipeline,
+    Replies,
     Topics,
 )
 from protocols.tasks import Tasks
@@ -91,6 +92,7 @@ class GatewayServices:
         directory: Directory,
         topics: Topics,
         held: HeldMessages,
+        replies: Replies,
         rules: Rules,
         metrics: Registry,
         clients: ClientTable,
@@ -104,6 +106,7 @@ class GatewayServices:
         self.directory = directory
         self.topics = topics
         self.held = held
+        self.replies = replies
         self.rules = rules
         self.authenticator = rules
         self.permission = rules

@@ -92,6 +92,10 @@ class GatewayTopics:
     async def offset(self, topic: str, broker: str, queue_id: int, *, at_ms: int) -> int:
         return await self._link(topic, broker).offset(topic, queue_id, at_ms)
 
+    def home(self, topic: str) -> ClusterClient:
+        """The first cluster that the routes name for a topic."""
+        return self._homes(topic)[0]
+
     def _homes(self, topic: str) -> list[ClusterClient]:
         """The clusters that the routes name for a topic, then the default."""
         facts = Facts(operation="consume", subject=topic, topic=topic)

@@ -6,7 +6,7 @@ is where state lives; ``Services`` is what an adapter is handed. Nothing here kn
 Implemented in ``gateway/``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -331,6 +331,48 @@ class HeldMessages(Protocol):
         ...
 
 
+class Reply(NamedTuple):
+    """An answer to a request of a RocketMQ client."""
+
+    producer_group: str
+    topic: str
+    to: str
+    """The client that waits, as its request named it."""
+
+    request_id: str
+    properties: str
+    """In stored form."""
+
+    body: bytes
+    sys_flag: int = 0
+    flag: int = 0
+    born_ms: int = 0
+    born_host: str = ""
+
+
+Push = Callable[[Reply], Awaitable[None]]
+"""Hands an answer to the client that waits. Raises Refused."""
+
+
+class Replies(Protocol):
+    """Request and reply of RocketMQ clients: answers are handed over and stored nowhere."""
+
+    async def asking(
+        self, topic: str, request_id: str, wait_ms: int, push: Push
+    ) -> tuple[str, str]:
+        """
+        A client is about to send a request to *topic*; *push* gets its answer.
+
+        Returns the name under which answers find this gateway and the broker cluster whose reply
+        topic they are sent to. Raises Refused.
+        """
+        ...
+
+    async def answer(self, reply: Reply) -> None:
+        """To who asked, wherever it is; done when it has it. Raises Refused."""
+        ...
+
+
 # ── identity, topics, services ──────────────────────────────────────────────────────────
 
 
@@ -504,6 +546,9 @@ class Services(Protocol):
 
     @property
     def held(self) -> HeldMessages: ...
+
+    @property
+    def replies(self) -> Replies: ...
 
     @property
     def authenticator(self) -> Authenticator: ...

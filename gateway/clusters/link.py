@@ -24,6 +24,7 @@ from protocols.canonical import (
 from protocols.errors import Code, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.peer import Peer
 from protocols.remoting.private import AckItem, MarkItem
 from protocols.remoting.records import RecordTemplate
 
@@ -81,6 +82,9 @@ class StoreLink(Protocol):
 
     on_check: "Callable[[StoreLink, RemotingCommand], None] | None"
     """Gets CHECK_TRANSACTION_STATE (39) of this broker."""
+
+    on_reply: "Callable[[Peer, RemotingCommand], None] | None"
+    """Gets PUSH_REPLY_MESSAGE_TO_CLIENT (326) of this broker, and what to answer it at."""
 
     @property
     def state(self) -> LinkState: ...

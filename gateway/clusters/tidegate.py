@@ -105,6 +105,7 @@ class TidegateLink:
         self.state = LinkState.DOWN
         self.store_epoch = 0
         self.on_check: Callable[[StoreLink, RemotingCommand], None] | None = None
+        self.on_reply: Callable[[Peer, RemotingCommand], None] | None = None
         self.connection = StoreConnection(
             f"{cluster}/{broker}",
             connect,
@@ -392,6 +393,8 @@ class TidegateLink:
                     self._stream_ended(command)
                 elif command.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
                     self.on_check(self, command)
+                elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self.on_reply:
+                    self.on_reply(peer, command)
             except PeerError as error:
                 self.connection.reset(str(error))
 

@@ -40,6 +40,8 @@ from protocols.remoting.mapping import (
     retry_route,
     route_of,
 )
+from protocols.remoting.replying import REPLY_SUFFIX
+from protocols.remoting.requesting import reply
 
 if TYPE_CHECKING:
     from protocols.remoting.session import Session
@@ -58,6 +60,8 @@ async def route(session: "Session", call: Call, command: RemotingCommand) -> Rem
     topic = text_field(command.fields, "topic")
     if is_retry_topic(topic):
         return command.answer(0, {}, encode_route(retry_route(session.address)))
+    if topic.endswith(REPLY_SUFFIX):
+        return command.answer(0, {}, encode_route(_template_route(session.address)))
     info = await session.host.topic(call, topic)
     if info is not None:
         return command.answer(0, {}, encode_route(route_of(info, session.address)))
@@ -84,7 +88,7 @@ async def topic_list(session: "Session", call: Call, command: RemotingCommand) -
 
 
 def _template_route(address: str) -> RouteData:
-    """Of TBW102 where no broker has it: somewhere to send the first message of a topic to."""
+    """Of TBW102 where no broker has it, and of reply topics: somewhere to send to."""
     queue = QueueData(broker_name=RETRY_BROKER, read_queue_nums=4, write_queue_nums=4, perm=7)
     broker = BrokerData(cluster="", broker_name=RETRY_BROKER, broker_addrs={0: address})
     return RouteData(queue_datas=[queue], broker_datas=[broker])
@@ -318,6 +322,8 @@ HANDLERS: Final[
     RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
     RequestCode.END_TRANSACTION: end_transaction,
     RequestCode.RECALL_MESSAGE: recall,
+    RequestCode.SEND_REPLY_MESSAGE: reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: reply,
     RequestCode.LOCK_BATCH_MQ: lock,
     RequestCode.UNLOCK_BATCH_MQ: unlock,
 }

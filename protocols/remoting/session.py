@@ -32,6 +32,8 @@ from protocols.remoting.mapping import (
     to_messages,
 )
 from protocols.remoting.peer import Peer
+from protocols.remoting.replying import REPLY_TO
+from protocols.remoting.requesting import request_of
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
 
 logger = logging.getLogger("tidegate.remoting")
@@ -229,8 +231,9 @@ class Session:
     def _send(self, command: RemotingCommand, call: Call) -> None:
         settings = self.host.settings
         try:
+            header = send_header(command)
             messages = to_messages(
-                send_header(command),
+                header,
                 bytes(command.body),
                 self._heads,
                 now_ms=clock.wall_ms(),
@@ -245,6 +248,9 @@ class Session:
         if call.tenant and messages[0].producer_group:
             group = qualified(call.tenant, messages[0].producer_group)
             messages = [message._replace(producer_group=group) for message in messages]
+        if REPLY_TO in header.properties:
+            self.host.tasks.start(self._ask(command, call, messages[0]), name="request")
+            return
         self._post(command, call, messages, is_first=True)
 
     def _post(
@@ -271,6 +277,15 @@ class Session:
             self.peer.pause()
             self.host.services.pipeline.when_clear(self._resume, call)
         self.host.services.pipeline.post(call, messages, done)
+
+    async def _ask(self, command: RemotingCommand, call: Call, message: Message) -> None:
+        """A request: its answer is to find the way back here."""
+        try:
+            message = await request_of(self, message)
+        except Refused as error:
+            self._refuse(command, error)
+            return
+        self._post(command, call, [message], is_first=True)
 
     def _resume(self) -> None:
         if self.peer.is_open:

@@ -63,6 +63,9 @@ class ClientTable:
 
     def __init__(self) -> None:
         self._clients: dict[tuple[Link, str], Client] = {}
+        self._latest: dict[str, Client] = {}
+        """By client id: where it was heard last."""
+
         self._consumers: dict[str, dict[str, Client]] = {}
         self._producers: dict[str, dict[str, Client]] = {}
 
@@ -85,6 +88,7 @@ class ClientTable:
             )
             self._clients[link, client_id] = client
         client.heard = now
+        self._latest[client_id] = client
         changed: set[str] = set()
         for name in producer_groups:
             self._producers.setdefault(name, {})[client_id] = client
@@ -113,7 +117,7 @@ class ClientTable:
             self._leave(self._consumers, consumer_group, client)
             changed.add(consumer_group)
         if not client.producer_groups and not client.memberships:
-            del self._clients[link, client_id]
+            self._forget(client)
         return changed
 
     def lost(self, link: Link) -> set[str]:
@@ -131,6 +135,11 @@ class ClientTable:
 
     def producers(self, group: str) -> list[Client]:
         return list(self._producers.get(group, {}).values())
+
+    def link_of(self, client_id: str) -> Link | None:
+        """The connection that a client was heard on last."""
+        client = self._latest.get(client_id)
+        return client.link if client is not None else None
 
     def producer_groups(self) -> list[str]:
         return list(self._producers)
@@ -156,13 +165,18 @@ class ClientTable:
     def _drop(self, clients: Sequence[Client]) -> set[str]:
         changed: set[str] = set()
         for client in clients:
-            del self._clients[client.link, client.client_id]
+            self._forget(client)
             for name in client.producer_groups:
                 self._leave(self._producers, name, client)
             for name in client.memberships:
                 self._leave(self._consumers, name, client)
                 changed.add(name)
         return changed
+
+    def _forget(self, client: Client) -> None:
+        del self._clients[client.link, client.client_id]
+        if self._latest.get(client.client_id) is client:
+            del self._latest[client.client_id]
 
     @staticmethod
     def _leave(table: dict[str, dict[str, Client]], group: str, client: Client) -> None:

@@ -7,6 +7,7 @@ Source: Apache RocketMQ 5, ``TopicConfigManager`` and ``TopicValidator``.
 from typing import Final
 
 from protocols.remoting.codes import Permission
+from protocols.remoting.replying import REPLY_SUFFIX
 from store.answers import TopicConfig
 from store.config import StoreConfig
 
@@ -45,6 +46,7 @@ def system_topics(config: StoreConfig) -> dict[str, TopicConfig]:
         TopicConfig("SELF_TEST_TOPIC", 1, 1, READ_WRITE),
         *([TopicConfig(TRACE_TOPIC, 1, 1, READ_WRITE)] if config.trace else []),
         TopicConfig("OFFSET_MOVED_EVENT", 1, 1, READ_WRITE),
+        TopicConfig(f"{config.cluster}{REPLY_SUFFIX}", 1, 1, READ_WRITE),
         TopicConfig(config.cluster, 16, 16, READ_WRITE | Permission.INHERIT),
         TopicConfig(config.name, 1, 1, READ_WRITE | Permission.INHERIT),
     ]

@@ -15,6 +15,7 @@ from store.handlers import (
     pull,
     queries,
     relays,
+    replies,
     send,
     statistics,
     subscription_groups,
@@ -40,6 +41,7 @@ MODULES = (
     maintenance,
     queries,
     relays,
+    replies,
     statistics,
 )
 

@@ -401,3 +401,30 @@ async def test_a_delayed_send_tells_how_to_recall_it(
     )
     assert (recalled.code, recalled.fields["msgId"]) == (0, "recalled-id")
     assert services.held.recalled == [("t", handle)]
+
+
+async def test_a_request_is_answered_over_the_connection_that_asked(
+    client: Client, services: FakeServices
+) -> None:
+    """The stored request names the gateway; its answer is pushed and acknowledged."""
+    properties = "CORRELATION_ID\x017\x02REPLY_TO_CLIENT\x01c1\x02TTL\x015000\x02"
+    assert (await client.send("t", b"?", properties=properties)).code == 0
+    stored = services.broker.log[-1].message.properties
+    assert (stored["REPLY_TO_CLIENT"], stored["CLUSTER"]) == ("requests@fake", "fake-cluster")
+    header = SendHeader(
+        producer_group="q",
+        topic="fake-cluster_REPLY_TOPIC",
+        properties="CORRELATION_ID\x017\x02REPLY_TO_CLIENT\x01requests@fake\x02",
+    )
+    reply = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_fields(), b"!")
+    replying = asyncio.ensure_future(client.remoting.request(reply))
+    asked = await client.pushed.get()
+    assert (asked.code, bytes(asked.body)) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"!")
+    client.remoting.peer.send((asked.answer(),))
+    assert (await replying).code == 0
+    again = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_fields(), b"!")
+    assert (await client.remoting.request(again)).code == ResponseCode.SYSTEM_ERROR
+    answer = await client.ask(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="DefaultCluster_REPLY_TOPIC"
+    )
+    assert answer.code == 0

@@ -1,9 +1,9 @@
-"""Transactions and recalls of ``FakeServices``: what was asked for, and who may be asked back."""
+"""Transactions, recalls and replies of ``FakeServices``: what was asked for, who may be asked."""
 
 from collections.abc import Callable
 
 from protocols.errors import Code, Refused
-from protocols.pipeline import HalfCheck, HalfPlace
+from protocols.pipeline import HalfCheck, HalfPlace, Push, Reply
 
 
 class FakeHeld:
@@ -36,3 +36,22 @@ class FakeHeld:
                 self.checks.pop(group, None)
 
         return undo
+
+
+class FakeReplies:
+    """Implements ``Replies``: answers reach whoever waits under their id."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, Push] = {}
+
+    async def asking(
+        self, topic: str, request_id: str, wait_ms: int, push: Push
+    ) -> tuple[str, str]:
+        self.waiting[request_id] = push
+        return "requests@fake", "fake-cluster"
+
+    async def answer(self, reply: Reply) -> None:
+        push = self.waiting.pop(reply.request_id, None)
+        if push is None or reply.to != "requests@fake":
+            raise Refused(Code.INTERNAL_ERROR, reply.topic, "nobody waits for this answer")
+        await push(reply)

@@ -44,7 +44,7 @@ from protocols.pipeline import (
 )
 from protocols.remoting.records import encode_record
 from protocols.subjects import FilterTree, matches
-from tests.support.fake_held import FakeHeld
+from tests.support.fake_held import FakeHeld, FakeReplies
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 QUEUES_PER_TOPIC = 4
@@ -879,6 +879,7 @@ class FakeServices:
         self.directory = FakeDirectory(self)
         self.topics = FakeTopics(self.broker)
         self.held = FakeHeld()
+        self.replies = FakeReplies()
         self.metrics = FakeMetrics()
         self.clients = FakeClients()
         self.observer = FakeObserver()

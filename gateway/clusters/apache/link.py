@@ -75,6 +75,7 @@ class ApacheLink:
         self.state = LinkState.DOWN
         self.store_epoch = 0
         self.on_check: Callable[[StoreLink, RemotingCommand], None] | None = None
+        self.on_reply: Callable[[Peer, RemotingCommand], None] | None = None
         self._connect = connect
         self._changed = changed
         self._sign = sign
@@ -126,10 +127,12 @@ class ApacheLink:
             await client.close()
 
     def _pushed(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
-        """Questions about transactions; a broker's other news are nothing to us."""
+        """Questions about transactions, answers to requests; other news are nothing to us."""
         for command in commands:
             if command.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
                 self.on_check(self, command)
+            elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self.on_reply:
+                self.on_reply(peer, command)
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         return await self._open_client().request(self._signed(command), REQUEST_S_MAX)
