@@ -9,18 +9,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EINVAL, ENOSPC
-from mmap import mmap
 from threading import Lock
 from typing import Final, Protocol
+
+from store.direct import DIRECT, DirectWriter, aligned
+from store.direct import Buffer as Buffer
 
 IOV_MAX: Final = 1000
 """Buffers per pwritev; Linux allows 1024 (``getconf IOV_MAX``)."""
 
 OPEN_MAX: Final = 64
 """Files kept open at a time; a log of 64 GiB has 2,000 segments, a process 1,024 descriptors."""
-
-Buffer = bytes | bytearray | memoryview
-
 
 DATA_SYNC: Final[int | None] = getattr(os, "RWF_DSYNC", None)
 """Flag of a write that is durable when it returns (Linux 4.7)."""
@@ -78,7 +77,7 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
-def _write_at(path: str, data: mmap, offset: int, flags: int) -> None:
+def _write_at(path: str, data: Buffer, offset: int, flags: int) -> None:
     """All of *data*, through a descriptor of its own."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
     try:
@@ -168,6 +167,7 @@ class RealDisk:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.folder = folder
         self.files = OpenFiles(folder)
+        self._direct = DirectWriter(folder, self.read)
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())
@@ -182,6 +182,7 @@ class RealDisk:
         os.truncate(descriptor, size)
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        self._direct.forget(name)
         with self.files.use(name) as descriptor:
             for start in range(0, len(buffers), IOV_MAX):
                 part = buffers[start : start + IOV_MAX]
@@ -199,8 +200,11 @@ class RealDisk:
         """
         One system call: between two, the writer thread would wait for its turn at Python.
 
-        What lies beyond one call's reach, or comes short, is written and synced as ever.
+        Past the page cache where that is possible; what lies beyond one call's reach, or comes
+        short, is written and synced as ever. For one thread at a time.
         """
+        if self._direct.write(name, offset, buffers):
+            return
         if len(buffers) <= IOV_MAX and DATA_SYNC is not None:
             size = sum([len(buffer) for buffer in buffers])
             with self.files.use(name) as descriptor:
@@ -212,13 +216,13 @@ class RealDisk:
     def fill(self, name: str, offset: int, size: int) -> None:
         """Past the page cache where that is possible: zeros need no memory of their own."""
         path = os.path.join(self.folder, name)
-        with mmap(-1, size) as zeros:  # zero bytes, aligned as O_DIRECT wants them
+        with aligned(size) as zeros, memoryview(zeros) as view:
             try:
-                _write_at(path, zeros, offset, os.O_DIRECT)
+                _write_at(path, view, offset, DIRECT)
             except OSError as error:
                 if error.errno != EINVAL:
                     raise
-                _write_at(path, zeros, offset, 0)  # no O_DIRECT here, or an odd size
+                _write_at(path, view, offset, 0)  # no O_DIRECT here, or an odd size
 
     def drop_cached(self, name: str) -> None:
         with self.files.use(name) as descriptor:
@@ -240,14 +244,18 @@ class RealDisk:
             return os.pread(descriptor, size, offset)
 
     def rename(self, old: str, new: str) -> None:
+        self._direct.forget(old)
+        self._direct.forget(new)
         os.rename(os.path.join(self.folder, old), os.path.join(self.folder, new))
         self.files.rename(old, new)
 
     def truncate(self, name: str, size: int) -> None:
+        self._direct.forget(name)
         with self.files.use(name) as descriptor:
             os.truncate(descriptor, size)
 
     def unlink(self, name: str) -> None:
+        self._direct.forget(name)
         self.files.forget(name)
         os.unlink(os.path.join(self.folder, name))
 
@@ -256,4 +264,5 @@ class RealDisk:
         return facts.f_bavail * facts.f_frsize
 
     def close(self) -> None:
+        self._direct.close()
         self.files.close()

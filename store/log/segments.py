@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from store.direct import PAGE_BYTES
 from store.disk import Buffer, Disk
 from store.log.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
 
@@ -17,8 +18,7 @@ SUFFIX: Final = ".seg"
 UNFINISHED_SUFFIX: Final = ".tmp"
 """Deleted at start: never part of the log."""
 
-PAGE_BYTES: Final = 4096
-"""Writes end at a multiple of it: a page that is replaced as a whole need not be read first."""
+# Writes end at a whole page: one that is replaced as a whole need not be read first.
 
 _ZEROS: Final = bytes(PAGE_BYTES)
 

@@ -1,0 +1,139 @@
+"""
+Commits past the page cache: O_DIRECT and O_DSYNC, one system call, no copy in the kernel.
+
+What was just written is read from memory (``store.log.cache``), so pages in the kernel's cache
+would only cost their allocation: half of what a commit costs. The system wants whole pages from
+an aligned buffer. The page in which the last write ended is therefore written again, with the
+same bytes before the new ones: what a page cache would do as well.
+"""
+
+import os
+from collections.abc import Sequence
+from errno import EINVAL
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from threading import Lock
+from typing import Final, Protocol
+
+PAGE_BYTES: Final = 4096
+
+DIRECT_BYTES_MAX: Final = 2 << 20
+"""Larger writes go through the page cache: they pay for it easily."""
+
+Buffer = bytes | bytearray | memoryview
+
+DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+"""Zero: this system has none."""
+
+
+def aligned(size: int) -> mmap:
+    """Zero bytes at the start of a page, of memory that takes no room until it is written."""
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+
+
+class ReadsAt(Protocol):
+    def __call__(self, name: str, offset: int, size: int) -> bytes: ...
+
+
+class DirectWriter:
+    """
+    Writes through to the disk, one write at a time; names may be forgotten from any thread.
+
+    Args:
+        folder: of the files.
+        read: how the start of a page is fetched that somebody else wrote.
+    """
+
+    def __init__(self, folder: str, read: ReadsAt) -> None:
+        self._folder = folder
+        self._read = read
+        self._name = ""
+        self._descriptor = -1
+        self._lock = Lock()
+        self._buffer: mmap | None = None
+        self._start, self._end = 0, -1
+        """File offsets of what the buffer still holds from the last write."""
+
+        self.is_possible = bool(DIRECT)
+        """False once the file system has refused."""
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Durable when it returns True; False: not here, not so, write it as ever."""
+        with self._lock:
+            return self._write_pieces(name, offset, buffers)
+
+    def _write_pieces(self, name: str, offset: int, buffers: Sequence[Buffer]) -> bool:
+        size = sum([len(buffer) for buffer in buffers])
+        head = offset % PAGE_BYTES
+        if not self.is_possible or head + size > DIRECT_BYTES_MAX:
+            self._end = -1
+            return False
+        if name != self._name and not self._open(name):
+            return False
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = aligned(DIRECT_BYTES_MAX)
+        self._restore(buffer, offset, head)
+        at = head
+        for piece in buffers:
+            end = at + len(piece)
+            buffer[at:end] = piece
+            at = end
+        return self._write(buffer, offset - head, at)
+
+    def _restore(self, buffer: mmap, offset: int, head: int) -> None:
+        """What the first page has before *offset*, to the start of the buffer."""
+        if head == 0:
+            return
+        page_at = offset - head
+        if self._start <= page_at and offset <= self._end:
+            buffer[:head] = buffer[page_at - self._start : offset - self._start]
+        else:
+            page = self._read(self._name, page_at, head)
+            buffer[:head] = page.ljust(head, b"\0")
+
+    def _write(self, buffer: mmap, start: int, size: int) -> bool:
+        self._end = -1
+        whole = size + -size % PAGE_BYTES
+        buffer[size:whole] = bytes(whole - size)
+        try:
+            with memoryview(buffer) as view, view[:whole] as part:
+                if os.pwrite(self._descriptor, part, start) < whole:
+                    return False
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            self.is_possible = False
+            return False
+        self._start, self._end = start, start + size
+        return True
+
+    def _open(self, name: str) -> bool:
+        self._close(self._name)
+        flags = os.O_WRONLY | os.O_CLOEXEC | os.O_DSYNC | DIRECT
+        try:
+            self._descriptor = os.open(os.path.join(self._folder, name), flags)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            self.is_possible = False
+            return False
+        self._name = name
+        return True
+
+    def forget(self, name: str) -> None:
+        """*name* means another file from now on, or none, or is written by other means."""
+        if name == self._name:  # looked at without the lock: it only ever names the newest segment
+            with self._lock:
+                self._close(name)
+
+    def _close(self, name: str) -> None:
+        if name and name == self._name:
+            os.close(self._descriptor)
+            self._name, self._descriptor, self._end = "", -1, -1
+
+    def close(self) -> None:
+        with self._lock:
+            self._close(self._name)
+            if self._buffer is not None:
+                self._buffer.close()
+                self._buffer = None

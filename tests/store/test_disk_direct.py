@@ -1,0 +1,87 @@
+"""Commits past the page cache: what is read back is what was written, whatever the places."""
+
+import random
+from errno import EINVAL
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.direct import DIRECT_BYTES_MAX, PAGE_BYTES, DirectWriter
+from store.disk import RealDisk
+
+NAME = "00000001.seg"
+FILE_BYTES = 4 << 20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Any:
+    disk = RealDisk(str(tmp_path))
+    disk.create(NAME, FILE_BYTES)
+    yield disk
+    disk.close()
+
+
+def test_writes_that_adjoin_keep_each_other(disk: RealDisk) -> None:
+    """Pages are written again with what was before; padding is replaced by what follows."""
+    chance = random.Random(5)
+    kept = bytearray(FILE_BYTES)
+    at = 57
+    for _ in range(200):
+        pieces = [chance.randbytes(chance.choice((1, 30, 4096, 9000))) for _ in range(3)]
+        size = sum(map(len, pieces))
+        padded = [*pieces, bytes(-(at + size) % PAGE_BYTES)]
+        disk.write_through(NAME, at, padded)
+        kept[at : at + size] = b"".join(pieces)
+        at += size
+        if chance.random() < 0.1:  # somebody else writes: the buffer must not be believed
+            disk.write(NAME, at - 10, [b"0123456789"])
+            kept[at - 10 : at] = b"0123456789"
+        if chance.random() < 0.1:
+            at += chance.randrange(9000)
+        assert at < FILE_BYTES - 40_000
+    assert disk.read(NAME, 0, FILE_BYTES) == kept
+
+
+def test_what_is_too_large_goes_the_other_way(disk: RealDisk) -> None:
+    large = random.Random(6).randbytes(DIRECT_BYTES_MAX)
+    disk.write_through(NAME, 0, [b"head"])
+    disk.write_through(NAME, 4, [large])
+    disk.write_through(NAME, 4 + len(large), [b"tail"])
+    assert disk.read(NAME, 0, 8 + len(large)) == b"head" + large + b"tail"
+
+
+def test_a_file_of_the_same_name_is_another_file(disk: RealDisk) -> None:
+    disk.write_through(NAME, 0, [b"old"])
+    disk.unlink(NAME)
+    disk.create(NAME, PAGE_BYTES)
+    disk.write_through(NAME, 3, [b"new"])
+    assert disk.read(NAME, 0, 6) == b"\0\0\0new"
+    disk.rename(NAME, "other")
+    disk.create(NAME, PAGE_BYTES)
+    disk.write_through(NAME, 6, [b"third"])
+    assert disk.read("other", 0, 8) == b"\0\0\0new\0\0"
+    assert disk.read(NAME, 0, 11) == bytes(6) + b"third"
+
+
+def test_a_file_system_without_it_is_asked_once(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(descriptor: int, data: object, at: int) -> int:
+        asked.append(at)
+        raise OSError(EINVAL, "not here")
+
+    monkeypatch.setattr("store.direct.os.pwrite", refuse)
+    disk.write_through(NAME, 0, [b"one"])
+    disk.write_through(NAME, 3, [b"two"])
+    assert len(asked) <= 1  # none where opening is refused already
+    assert disk.read(NAME, 0, 6) == b"onetwo"
+
+
+def test_errors_of_the_disk_are_not_taken_for_a_refusal(tmp_path: Path) -> None:
+    writer = DirectWriter(str(tmp_path), RealDisk(str(tmp_path)).read)
+    with pytest.raises(FileNotFoundError):
+        writer.write("missing", 0, [b"data"])
+    writer.close()
