@@ -24,6 +24,7 @@ from protocols.canonical import (
     QueueKind,
     QueueRef,
     QueueStat,
+    ReceiptHandle,
     StoredMessage,
 )
 from protocols.errors import Code, GatewayError, Refused
@@ -45,6 +46,7 @@ class Streams:
     def __init__(self, clusters: Mapping[str, ClusterClient], pipeline: GatewayPipeline) -> None:
         self._clusters = clusters
         self._decider: Decider = pipeline.decider
+        self._receipts = pipeline.receipts
         self._streams: dict[str, dict[LogicalStream, None]] = {name: {} for name in clusters}
         self._tasks = Tasks("streams")
         self._reopens = asyncio.Semaphore(REOPENS_AT_ONCE)
@@ -149,11 +151,17 @@ class Streams:
         cluster = self._cluster_of(ref)
         if not ref.store:
             ref = ref._replace(store=cluster.place(f"{ref.kind.value}/{ref.tenant}/{ref.name}"))
+        group = _group_of(ref)
+        if group:  # opened with the queue: it counts from the first message on
+            policy = {**policy, "group": group, "incarnation": ref.incarnation}
         await cluster.link(ref.store).create_queue(ref, policy)
         return ref
 
     async def delete_queue(self, ref: QueueRef) -> QueueStat:
         return await self._home(ref).delete_queue(ref, _group_of(ref))
+
+    async def reject(self, call: Call, handles: Sequence[ReceiptHandle]) -> None:
+        await self._receipts.reject(handles)
 
     async def purge_queue(self, ref: QueueRef, spec: GroupSpec) -> int:
         return await self._home(ref).purge_queue(ref, spec.name)

@@ -87,7 +87,7 @@ class GatewayPipeline:
             default_cluster=default_cluster or next(iter(clusters)),
             policy=policy,
         )
-        self._receipts = Receipts(clusters, self.decider)
+        self.receipts = Receipts(clusters, self.decider)
         self.mirrors = Mirrors(clusters, self.decider, self._submit)
         self._onces = OnceReleases(clusters)
         self._loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class GatewayPipeline:
     async def close(self) -> None:
         await self._tasks.close()
         await self.mirrors.close()
-        await self._receipts.close()
+        await self.receipts.close()
         await self._onces.close()
 
     # ── send ────────────────────────────────────────────────────────────────────────────
@@ -473,15 +473,15 @@ class GatewayPipeline:
     # ── pop, ack ────────────────────────────────────────────────────────────────────────
 
     async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
-        return await self._receipts.pop(call, request)
+        return await self.receipts.pop(call, request)
 
     async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
-        return await self._receipts.ack(handles)
+        return await self.receipts.ack(handles)
 
     async def change_invisible_time(
         self, call: Call, changes: Sequence[InvisibleTimeChange]
     ) -> list[AckResult]:
-        return await self._receipts.change(changes)
+        return await self.receipts.change(changes)
 
 
 def _own_address() -> bytes:

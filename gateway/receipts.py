@@ -166,6 +166,11 @@ class Receipts:
         changes = [(handle, int(AckAction.ACK), 0) for handle in handles]
         return await self._apply(changes, keep_handle=False)
 
+    async def reject(self, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
+        """Done, and a dead letter where the queue's policy wants that."""
+        changes = [(handle, int(AckAction.REJECT), 0) for handle in handles]
+        return await self._apply(changes, keep_handle=False)
+
     async def change(self, changes: Sequence[InvisibleTimeChange]) -> list[AckResult]:
         items = [
             (handle, int(AckAction.CHANGE), max(0, invisible_ms))

@@ -95,6 +95,7 @@ class LogicalStream:
         self._forget = forget
         self._parts: dict[tuple[str, str], Part] = {}
         self._is_over = False
+        self._is_retired = False
         self._resumed = asyncio.Event()
         self._are_parts_open = False
         self._balance_timer: asyncio.TimerHandle | None = None
@@ -162,6 +163,8 @@ class LogicalStream:
         if self._is_over:
             await link.close_stream(part.stream)
             return
+        if self._is_retired:
+            await link.retire_stream(part.stream)
         if is_resuming:
             part.resuming_count = in_flight
             self._check_resumed()
@@ -237,7 +240,7 @@ class LogicalStream:
     # ── credit ──────────────────────────────────────────────────────────────────────────
 
     def allow(self, total: int) -> None:
-        if total > self.total:
+        if total > self.total and not self._is_retired:
             self.total = total
             self.deal()
 
@@ -314,6 +317,9 @@ class LogicalStream:
     def ack(self, handles: Sequence[ReceiptHandle]) -> None:
         self._settle(handles, AckAction.ACK)
 
+    def reject(self, handles: Sequence[ReceiptHandle]) -> None:
+        self._settle(handles, AckAction.REJECT)
+
     def release(self, handles: Sequence[ReceiptHandle], *, is_sent: bool = True) -> None:
         self._settle(handles, AckAction.CHANGE if is_sent else AckAction.RELEASE)
 
@@ -368,6 +374,14 @@ class LogicalStream:
                 part.group = result
             elif part.link.state is LinkState.UP:
                 raise result
+
+    async def retire(self) -> None:
+        self._is_retired = True
+        self.total = self.delivered
+        parts = [part for part in self._parts.values() if part.is_open]
+        await asyncio.gather(
+            *(part.link.retire_stream(part.stream) for part in parts), return_exceptions=True
+        )
 
     async def close(self, *, drop_group: bool = False) -> None:
         self._is_over = True

@@ -293,7 +293,9 @@ class SendResults(Protocol):
     """
 
     @property
-    def is_all_stored(self) -> bool: ...
+    def is_all_stored(self) -> bool:
+        """Every message is in every queue that it was meant for."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -305,7 +307,7 @@ class SendResultList(list[SendResult]):
 
     @property
     def is_all_stored(self) -> bool:
-        return all(result.code == Code.OK for result in self)
+        return all(result.code == Code.OK and not result.refused for result in self)
 
 
 # ── out ─────────────────────────────────────────────────────────────────────────────────
@@ -549,6 +551,10 @@ class GroupSpec:
 
     is_fifo: bool = False
     """Messages of one order key are handed out one after the other."""
+
+    is_exclusive: bool = False
+    """A stream opened with it is the only one: refused (FORBIDDEN) while there are others, and
+    others while it is open."""
 
     attempts_max: int = 0
     """After so many attempts a message goes to the dead-letter topic; 0: no limit."""

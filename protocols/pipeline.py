@@ -111,6 +111,10 @@ class DeliveryStream(Protocol):
         """Done for good; coalesced per tick; not awaited."""
         ...
 
+    def reject(self, handles: Sequence[ReceiptHandle]) -> None:
+        """Done, and a dead letter where the queue's policy wants that; as ``ack``."""
+        ...
+
     def release(self, handles: Sequence[ReceiptHandle], *, is_sent: bool = True) -> None:
         """Back to its place. Not *is_sent*: the client never saw it, so no attempt counts."""
         ...
@@ -125,6 +129,13 @@ class DeliveryStream(Protocol):
 
     async def change_reads(self, spec: GroupSpec) -> None:
         """Give the group another read set; added queues start at the spec's start."""
+        ...
+
+    async def retire(self) -> None:
+        """
+        Take nothing more, and be no consumer of the group any longer; what is out may still be
+        settled. When this returns, nothing new is on its way.
+        """
         ...
 
     async def close(self, *, drop_group: bool = False) -> None:
@@ -158,13 +169,32 @@ class DeliveryStreams(Protocol):
         """
         Make a pinned queue known to its store (rendezvous chooses it if ``ref.store`` is empty).
 
-        Policy keys: ``max_length``, ``max_bytes``, ``overflow``, ``expire_ms``, ``keep``. Returns
-        the ref with its store. Raises Refused.
+        The store enforces the *policy*; every decision of it is durable. Its keys, all optional:
+
+        - ``max_length`` ready messages, ``max_bytes`` of their bodies; ``overflow``:
+          ``drop-head`` (default), ``reject`` (the send says so), ``reject-dead-letter``;
+        - ``expire_ms``: how long a message may wait (its own expiry counts too), at the head;
+        - ``max_priority``: one sub-queue for each ``TG_PRIORITY`` up to it, highest first;
+        - ``delivery_limit``: how often a message may return; ``order``: ``key`` hands out one
+          message of each order key at a time;
+        - ``single_active``: 1: the stream that was opened first gets everything;
+        - ``idle_ms``: without streams, pops, declarations and questions the queue ends;
+        - ``dead_letter``: name of the hand-over queue (``QueueKind.DEAD_LETTER``) that gets what
+          was not delivered, with ``TG_DEAD_QUEUE``, ``_REASON`` (``expired``, ``maxlen``,
+          ``rejected``, ``delivery_limit``), ``_AT`` and ``_NOTE``, the ``dead_letter_note``;
+        - ``notices``: name of the hand-over queue that is told (``queue-ended``) of its idle end;
+        - ``volatile``: 1: forgotten at a restart, visible before the sync.
+
+        Returns the ref with its store. Raises Refused.
         """
         ...
 
     async def delete_queue(self, ref: QueueRef) -> QueueStat:
         """Drop the queue and its group; the counts it had."""
+        ...
+
+    async def reject(self, call: Call, handles: Sequence[ReceiptHandle]) -> None:
+        """``DeliveryStream.reject`` for deliveries of ``pop``; durable when it returns."""
         ...
 
     async def purge_queue(self, ref: QueueRef, spec: GroupSpec) -> int:

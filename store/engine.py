@@ -523,7 +523,7 @@ class Engine:
         if self._core.queues.find(key) is None:
             raise Refused(Code.NOT_FOUND, key.hex(), "no such queue at this store")
         if now is not None:
-            self._keeper.used(self._parts.groups.find(group), now)
+            self._keeper.asked(self._parts.groups.find(group), now)
         return self._counts(key, group)
 
     # ── groups ──────────────────────────────────────────────────────────────────────────

@@ -40,6 +40,7 @@ from store.retention.room import Room
 from store.timers.holding import Holding, Wrapped
 
 _FULL_HINT: Final = "the store is full"
+QUEUE_FULL: Final = Code.LITE_TOPIC_QUOTA_EXCEEDED
 QUEUE_FULL_HINT: Final = "the queue is at its limit"
 _HAS_ONCE: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: IntFlag costs 0.6 µs per message
 _IS_HELD: Final = int(ItemFlag.DELAYED | ItemFlag.HALF)
@@ -292,9 +293,9 @@ class Sender:
             if not code and plan.is_judged and admission is not None and index not in held:
                 at, full = admission.judge(at, frame.records[start:end])
                 if at < 0:
-                    code, hint = STORE_FULL, QUEUE_FULL_HINT
+                    code, hint = QUEUE_FULL, QUEUE_FULL_HINT
                 else:
-                    facts.partial.extend([(index, key, int(STORE_FULL)) for key in full])
+                    facts.partial.extend([(index, key, int(QUEUE_FULL)) for key in full])
             if code:
                 facts.refused.append((index, code, hint, order))
                 if order:

@@ -38,6 +38,10 @@ class AckSender:
         self._pending: deque[_Entry] = deque()
         self._in_flight: dict[int, list[_Entry]] = {}
         self._next_frame = 1
+        self._added = 0
+        """Entries ever added; less those that wait, it is how many were written."""
+
+        self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
         self.is_open = False
 
     def opened(self) -> None:
@@ -46,6 +50,7 @@ class AckSender:
 
     def lost(self) -> None:
         self.is_open = False
+        self._pass_barriers()
         entries = [entry for frame in self._in_flight.values() for entry in frame]
         self._in_flight.clear()
         entries += self._pending
@@ -56,6 +61,22 @@ class AckSender:
 
     def add(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
         self._pending.append(_Entry(epoch, items, answered))
+        self._added += 1
+
+    def when_written(self, done: Callable[[], None]) -> None:
+        """
+        Call *done* once all that was added before is written to the connection, or will be sent
+        again on the next one: what is written then comes behind it.
+        """
+        if self._pending and self.is_open:
+            self._barriers.append((self._added, done))
+        else:
+            done()
+
+    def _pass_barriers(self) -> None:
+        written = self._added - len(self._pending)
+        while self._barriers and (self._barriers[0][0] <= written or not self.is_open):
+            self._barriers.popleft()[1]()
 
     def flush(self) -> None:
         """Write frames while there is something and a free slot."""
@@ -72,6 +93,8 @@ class AckSender:
             frame, self._next_frame = self._next_frame, self._next_frame + 1
             self._in_flight[frame] = entries
             self._write(frame, encode_acks(epoch, items))
+        if self._barriers:
+            self._pass_barriers()
 
     def answered(self, frame: int, body: bytes | memoryview | None) -> None:
         """The store's results; None: it refused the frame as a whole."""

@@ -266,7 +266,7 @@ class BatchResults:
 
     @property
     def is_all_stored(self) -> bool:
-        return not self._batch.failures
+        return not self._batch.failures and not self._batch.refused
 
     def __len__(self) -> int:
         return len(self._batch.messages)

@@ -148,7 +148,13 @@ class StoreLink(Protocol):
         """Lower the total; when this returns, nothing beyond it is on its way."""
         ...
 
-    async def close_stream(self, stream: int) -> None: ...
+    async def close_stream(self, stream: int) -> None:
+        """End it; what was acked before is done, the rest returns."""
+        ...
+
+    async def retire_stream(self, stream: int) -> None:
+        """Nothing new goes to it; when this returns, nothing is on its way either."""
+        ...
 
     def ack(self, epoch: int, items: Sequence[AckItem], answered: AckAnswered | None) -> None:
         """

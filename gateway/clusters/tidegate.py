@@ -356,7 +356,12 @@ class TidegateLink:
     ) -> int:
         self._ports[stream], self._names[stream] = port, spec.name
         body = StreamOpen(
-            group=group, stream=stream, credit=credit, holds=list(holds), is_resuming=is_resuming
+            group=group,
+            stream=stream,
+            credit=credit,
+            holds=list(holds),
+            is_exclusive=spec.is_exclusive,
+            is_resuming=is_resuming,
         )
         try:
             answer = await self._request(PrivateCode.STREAM_OPEN, body)
@@ -376,12 +381,24 @@ class TidegateLink:
             raise refusal_of(answer, self.broker)
 
     async def close_stream(self, stream: int) -> None:
-        self.flush()  # its last acks and marks go first
+        await self._settled()
         self._credits.pop(stream, None)
         try:
             await self._done(PrivateCode.STREAM_CLOSE, StreamClose(stream=stream), self.broker)
         finally:
             self._forget_stream(stream)
+
+    async def retire_stream(self, stream: int) -> None:
+        self._credits.pop(stream, None)
+        body = StreamClose(stream=stream, is_retired=True)
+        await self._done(PrivateCode.STREAM_CLOSE, body, self.broker)
+
+    async def _settled(self) -> None:
+        """Acks and marks made so far are written: what is sent now cannot overtake them."""
+        self.flush()
+        written = asyncio.Event()
+        self._acks.when_written(written.set)
+        await written.wait()
 
     def _receive(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
         """What the store pushes: deliveries, and streams that end."""
@@ -478,7 +495,9 @@ class TidegateLink:
         self, code: PrivateCode, body: QueueDrop | QueuePurge | QueueStatRequest, name: str
     ) -> QueueStat:
         counts = unpacked(await self._request(code, body), QueueCounts, name)
-        return QueueStat(counts.ready_count, counts.in_flight_count, counts.stored_count)
+        return QueueStat(
+            counts.ready_count, counts.in_flight_count, counts.stored_count, counts.consumer_count
+        )
 
     async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
         body = Retained(tenant=tenant, subject_filter=subject_filter)

@@ -4,11 +4,12 @@ Arguments of declarations: which are valid, which must agree, in RabbitMQ's word
 Source: ``rabbit_amqqueue:check_declare_arguments`` and ``rabbit_misc:assert_args_equivalence``.
 """
 
+import json
 from collections.abc import Callable
 from typing import Final
 
 from protocols.amqp import replies
-from protocols.amqp.fields import INTEGER_TAGS, Field, Table, are_equal
+from protocols.amqp.fields import INTEGER_TAGS, Field, Table, are_equal, text_of
 from protocols.amqp.replies import AmqpFault
 
 TYPE_NAMES: Final = {
@@ -33,10 +34,15 @@ TYPE_NAMES: Final = {
 """Names of the field types in RabbitMQ's texts."""
 
 
+def _whole(field: Field) -> str:
+    is_whole = field.tag in INTEGER_TAGS and isinstance(field.value, int)
+    return "" if is_whole else f'"expected integer, got {TYPE_NAMES[field.tag]}"'
+
+
 def _natural(field: Field) -> str:
-    if field.tag not in INTEGER_TAGS or not isinstance(field.value, int):
-        return f"{{unacceptable_type,{TYPE_NAMES[field.tag]}}}"
-    return f"{{value_negative,{field.value}}}" if field.value < 0 else ""
+    if isinstance(field.value, int) and field.value < 0:
+        return f"{{value_negative,{field.value}}}"
+    return _whole(field)
 
 
 def _positive(field: Field) -> str:
@@ -58,60 +64,118 @@ def _bool(field: Field) -> str:
     return "" if field.tag == "t" else f"{{unacceptable_type,{TYPE_NAMES[field.tag]}}}"
 
 
-def _one_of(*allowed: str) -> Callable[[Field], str]:
+def _one_of(problem: str, *allowed: str) -> Callable[[Field], str]:
+    """*problem* may name the value."""
+
     def check(field: Field) -> str:
-        return _text(field) or ("" if field.value in allowed else f"{{invalid,{field.value!s}}}")
+        value = field.value if isinstance(field.value, str) else ""
+        return _text(field) or ("" if value in allowed else problem.replace("{}", value))
 
     return check
 
 
+QUEUE_TYPES: Final = ("classic", "quorum")
+
 QUEUE_ARGUMENTS: Final[dict[str, Callable[[Field], str]]] = {
-    "x-message-ttl": _natural,
     "x-expires": _positive,
+    "x-message-ttl": _natural,
+    "x-dead-letter-exchange": lambda field: "",  # see check_queue_arguments
+    "x-dead-letter-routing-key": lambda field: "",
+    "x-dead-letter-strategy": _one_of(
+        "invalid_dead_letter_strategy", "at-most-once", "at-least-once"
+    ),
     "x-max-length": _natural,
     "x-max-length-bytes": _natural,
-    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
-    "x-dead-letter-exchange": _text,
-    "x-dead-letter-routing-key": _text,
     "x-max-priority": _octet,
+    "x-overflow": _one_of("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx"),
+    "x-queue-mode": _one_of("\"unsupported queue mode '{}'\"", "default", "lazy"),
     "x-single-active-consumer": _bool,
-    "x-queue-mode": _one_of("default", "lazy"),
-    "x-queue-type": _one_of("classic", "quorum", "stream"),
-    "x-delivery-limit": _natural,
+    "x-queue-type": _one_of("\"unsupported queue type '{}'\"", *QUEUE_TYPES),
+    "x-delivery-limit": _whole,
 }
 """Known arguments of queue.declare: checked, and compared when declared again."""
+
+NAMES: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+NOT_OF_TYPE: Final = {
+    "classic": ("x-delivery-limit", "x-dead-letter-strategy"),
+    "quorum": ("x-max-priority", "x-queue-mode"),
+}
+"""What the other type of queue has."""
 
 
 def check_queue_arguments(queue: str, vhost: str, arguments: Table) -> None:
     """Raises AmqpFault 406 for the first bad one; unknown ones are accepted."""
+    what = f"queue '{queue}' in vhost '{vhost}'"
+
+    def refuse(text: str) -> AmqpFault:
+        return AmqpFault(replies.PRECONDITION_FAILED, text)
+
+    for name in NAMES:
+        field = arguments.get(name)
+        if field is not None and field.tag != "S":
+            raise refuse(f"invalid type '{TYPE_NAMES[field.tag]}' for arg '{name}' in {what}")
     for name, check in QUEUE_ARGUMENTS.items():
         field = arguments.get(name)
         if field is not None and (problem := check(field)):
-            raise AmqpFault(
-                replies.PRECONDITION_FAILED,
-                f"invalid arg '{name}' for queue '{queue}' in vhost '{vhost}': {problem}",
-            )
+            raise refuse(f"invalid arg '{name}' for {what}: {problem}")
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
-        raise AmqpFault(
-            replies.PRECONDITION_FAILED,
-            f"invalid arg 'x-dead-letter-routing-key' for queue '{queue}' in vhost '{vhost}': "
-            "routing_key_but_no_dlx_defined",
-        )
+        name = "x-dead-letter-routing-key"
+        raise refuse(f"invalid arg '{name}' for {what}: routing_key_but_no_dlx_defined")
+    kind = text_of(arguments, "x-queue-type") or "classic"
+    for name in NOT_OF_TYPE[kind]:
+        if name in arguments:
+            raise refuse(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
 
 
-def policy_of(arguments: Table) -> dict[str, int | str]:
-    """What the store keeps of the arguments (``DeliveryStreams.create_queue``)."""
+def check_queue_type(
+    queue: str, vhost: str, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    """Quorum queues are durable and everybody's. Raises AmqpFault 406."""
+    if text_of(arguments, "x-queue-type") != "quorum":
+        return
+    wrong = {"non-durable": not durable, "auto-delete": auto_delete, "exclusive-owner": exclusive}
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            text = f"invalid property '{name}' for queue '{queue}' in vhost '{vhost}'"
+            raise AmqpFault(replies.PRECONDITION_FAILED, text)
+
+
+POLICY_NUMBERS: Final = {
+    "x-max-length": "max_length",
+    "x-max-length-bytes": "max_bytes",
+    "x-message-ttl": "expire_ms",
+    "x-expires": "idle_ms",
+    "x-max-priority": "max_priority",
+    "x-single-active-consumer": "single_active",
+    "x-delivery-limit": "delivery_limit",
+}
+OVERFLOWS: Final = {
+    "drop-head": "drop-head",
+    "reject-publish": "reject",
+    "reject-publish-dlx": "reject-dead-letter",
+}
+
+
+def policy_of(arguments: Table, hand_over: str) -> dict[str, int | str]:
+    """
+    What the store keeps of the arguments (``DeliveryStreams.create_queue``); *hand_over* is the
+    queue in which dead letters and notices wait for a gateway.
+    """
     policy: dict[str, int | str] = {"keep": "until_acked"}
-    names = {
-        "x-max-length": "max_length",
-        "x-max-length-bytes": "max_bytes",
-        "x-overflow": "overflow",
-        "x-message-ttl": "expire_ms",
-    }
-    for argument, name in names.items():
+    for argument, name in POLICY_NUMBERS.items():
         field = arguments.get(argument)
-        if field is not None and isinstance(field.value, (int, str)):
-            policy[name] = field.value
+        if field is not None and isinstance(field.value, int) and field.value >= 0:
+            policy[name] = int(field.value)
+    overflow = text_of(arguments, "x-overflow")
+    if overflow in OVERFLOWS:
+        policy["overflow"] = OVERFLOWS[overflow]
+    if "x-dead-letter-exchange" in arguments:
+        key = arguments.get("x-dead-letter-routing-key")
+        note = [arguments["x-dead-letter-exchange"].value, key.value if key is not None else None]
+        policy["dead_letter"] = hand_over
+        policy["dead_letter_note"] = json.dumps(note)
+    if "idle_ms" in policy:
+        policy["notices"] = hand_over
     return policy
 
 
@@ -142,10 +206,12 @@ def require_same_arguments(
         mine, theirs = received.get(name), current.get(name)
         if mine is theirs or (mine and theirs and are_equal(mine, theirs)):
             continue
+        if mine is not None and theirs is not None:
+            said = f"received '{mine.value!s}' but current is '{theirs.value!s}'"
+        else:
+            said = f"received {_said(mine)} but current is {_said(theirs)}"
         raise AmqpFault(
-            replies.PRECONDITION_FAILED,
-            f"inequivalent arg '{name}' for {what}: received {_said(mine)} "
-            f"but current is {_said(theirs)}",
+            replies.PRECONDITION_FAILED, f"inequivalent arg '{name}' for {what}: {said}"
         )
 
 

@@ -27,6 +27,14 @@ class Mode(Enum):
     TX = "tx"
 
 
+class Outcome(Enum):
+    """What a client says of a delivery."""
+
+    ACKED = "acked"
+    RETURNED = "returned"  # to its place: nack, reject or recover with requeue
+    REJECTED = "rejected"  # never again: a dead letter where the queue has a place for them
+
+
 class Unacked(NamedTuple):
     """A delivery that the client has not settled."""
 

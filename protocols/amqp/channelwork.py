@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols import clock
 from protocols.amqp import consuming, declaring, publishing, replies
-from protocols.amqp.channel import Confirms, Mode, Unacked, Unsettled
+from protocols.amqp.channel import Confirms, Mode, Outcome, Unacked, Unsettled
 from protocols.amqp.codec import Ack, Call, Oversize, Publish
 from protocols.amqp.connection import ChannelEnded
 from protocols.amqp.consumer import Consumer
@@ -70,8 +70,7 @@ class Transaction:
     def __init__(self) -> None:
         self.publishes: list[Publish] = []
         self.size_bytes = 0
-        self.settled: list[tuple[list[Unacked], bool]] = []
-        """Deliveries with whether they are acked (else returned)."""
+        self.settled: list[tuple[list[Unacked], Outcome]] = []
 
 
 class ChannelWork:
@@ -94,6 +93,9 @@ class ChannelWork:
         """Deliveries that the channel may hold over all consumers; 0: no limit."""
 
         self.last_queue = ""
+        self.reply_name = ""
+        """Where direct replies to this channel go; empty: it has not asked for them."""
+
         self._waiting: deque[Work] = deque()
         self._is_busy = False
         self._open_count = 0
@@ -214,7 +216,7 @@ class ChannelWork:
         self._post(run)
 
     def _post(self, run: Sequence[Publish]) -> None:
-        outcomes, messages, fault = publishing.prepare(self.session.publisher, run)
+        outcomes, messages, fault = publishing.prepare(self, run)
         if outcomes:
             publishing.post(self, outcomes, messages)
         if fault is not None:
@@ -255,8 +257,8 @@ class ChannelWork:
             await self.session.services.directory.catch_up()
             self._post(transaction.publishes)
             await self._idle.wait()
-        for entries, is_acked in transaction.settled:
-            consuming.finish(self, entries, is_acked=is_acked)
+        for entries, outcome in transaction.settled:
+            consuming.finish(self, entries, outcome)
         await self._idle.wait()
         self.send(TxCommitOk())
 

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from protocols.amqp.channel import CREDIT_MAX, Unacked
+from protocols.amqp.channel import CREDIT_MAX, Outcome, Unacked
 from protocols.amqp.codec import content_frames
-from protocols.amqp.mapping import is_expired, wire_of
+from protocols.amqp.mapping import counted, wire_of
 from protocols.amqp.method_codec import short_string
 from protocols.canonical import Delivery, ReceiptHandle
 from protocols.errors import Code
@@ -50,7 +50,6 @@ class Consumer:
         self.is_cancelled = False
         self._is_started = False
         self._owed = 0
-        self._last_acked: ReceiptHandle | None = None
         self._early: list[Delivery] = []
         self._head = DELIVER + short_string(tag)
 
@@ -77,20 +76,11 @@ class Consumer:
             deliveries = deliveries[:room]
             self._owed += len(over)
             self._give_back([delivery.handle for delivery in over])
-        wall_ms = work.wall_ms()
-        done: list[ReceiptHandle] = []
         for delivery in deliveries:
-            if is_expired(delivery.message, wall_ms):
-                done.append(delivery.handle)
-                self.allowed += not self.no_ack
-                continue
             self._send(delivery)
-            if self.no_ack:
-                done.append(delivery.handle)
-        if self.no_ack:
+        if self.no_ack and deliveries:
             self.allowed += len(deliveries)
-        if done:
-            self._settle(done)
+            self._settle([delivery.handle for delivery in deliveries])
         work.flush_soon()
 
     def ended(self, code: Code, hint: str) -> None:
@@ -100,7 +90,7 @@ class Consumer:
 
     # ── the channel's side ──────────────────────────────────────────────────────────────
 
-    def settled(self, handles: Sequence[ReceiptHandle], *, is_acked: bool) -> None:
+    def settled(self, handles: Sequence[ReceiptHandle], outcome: Outcome) -> None:
         """The client has acked or returned these; their credit comes back."""
         self.unsettled_count -= len(handles)
         self.allowed += len(handles) + self._owed
@@ -108,30 +98,25 @@ class Consumer:
         stream = self.stream
         if stream is None:
             return
-        if is_acked:
-            self._last_acked = handles[-1]
+        if outcome is Outcome.ACKED:
             stream.ack(handles)
+        elif outcome is Outcome.REJECTED:
+            stream.reject(handles)
         else:
             stream.release(handles)
         if not self.is_cancelled:
             stream.allow(self.allowed)
 
     async def close(self) -> None:
-        """
-        End the stream; what the client still holds returns to its place.
-
-        Acks of a stream are not awaited, so the last one is asked for again (acks are idempotent
-        and keep their order): what was acked must be done before the stream gives back the rest.
-        """
+        """End the stream; what the client still holds returns to its place."""
         stream, self.stream = self.stream, None
-        if stream is None:
-            return
-        last, self._last_acked = self._last_acked, None
-        try:
-            if last is not None:
-                await self.work.session.services.pipeline.ack(self.work.session.call, [last])
-        finally:
+        if stream is not None:
             await stream.close()
+
+    async def retire(self) -> None:
+        """Cancelled, but the client has yet to settle what it holds."""
+        if self.stream is not None:
+            await self.stream.retire()
 
     def pay_owed(self) -> None:
         """The channel has room again: allow what went back unseen to come once more."""
@@ -149,7 +134,6 @@ class Consumer:
 
     def _settle(self, done: list[ReceiptHandle]) -> None:
         assert self.stream is not None
-        self._last_acked = done[-1]
         self.stream.ack(done)
         if self.work.is_peer_slow:
             self.work.when_drained(self.resume)
@@ -163,6 +147,9 @@ class Consumer:
     def _send(self, delivery: Delivery) -> None:
         work = self.work
         content = wire_of(delivery.message)
+        if self.queue.is_quorum:
+            properties = counted(content.properties, delivery.attempt)
+            content = content._replace(properties=properties)
         tag = work.unsettled.take_tag()
         if not self.no_ack:
             work.unsettled.by_tag[tag] = Unacked(tag, self.queue, delivery.handle, self)

@@ -2,13 +2,13 @@
 
 import secrets
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from protocols import clock
 from protocols.amqp import replies
-from protocols.amqp.channel import Unacked, group_by_consumer
+from protocols.amqp.channel import Outcome, Unacked, group_by_consumer
 from protocols.amqp.consumer import Consumer
-from protocols.amqp.mapping import content_of, is_expired
+from protocols.amqp.mapping import content_of, counted
 from protocols.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -29,8 +29,9 @@ from protocols.amqp.methods import (
 )
 from protocols.amqp.operations import fault_of, in_exclusive_use
 from protocols.amqp.replies import AmqpFault
+from protocols.amqp.replying import REPLY_TO, close_reply_queue, open_reply_queue
 from protocols.canonical import Delivery, InvisibleTimeChange, PopRequest
-from protocols.errors import Refused
+from protocols.errors import Code, Refused
 
 if TYPE_CHECKING:
     from protocols.amqp.channelwork import ChannelWork
@@ -72,14 +73,13 @@ def consume(work: "ChannelWork", method: Method) -> Later:
 
 async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
     session = work.session
-    queue = await session.operations.queue(
-        session.vhost, work.queue_name(method.queue), session.name
-    )
-    record = queue.record
+    if method.queue == REPLY_TO:
+        queue = await open_reply_queue(work, no_ack=method.no_ack)
+    else:
+        queue = await session.operations.queue(
+            session.vhost, work.queue_name(method.queue), session.name
+        )
     session.require_readable(queue)
-    local = session.registry.consumers_of(queue)
-    if any(other.is_exclusive for other in local) or (method.exclusive and local):
-        raise in_exclusive_use(record.vhost, record.name)
     consumer = Consumer(
         work,
         queue,
@@ -91,14 +91,20 @@ async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
     work.consumers[tag] = consumer
     session.registry.add(consumer)
     try:
-        await session.operations.add_reader(queue, is_exclusive=method.exclusive)
+        if queue.record.auto_delete:
+            await session.operations.add_reader(queue)
+        spec = replace(queue.spec, is_exclusive=True) if method.exclusive else queue.spec
         consumer.stream = await session.services.streams.open(
-            session.call, queue.spec, consumer, credit=consumer.credit
+            session.call, spec, consumer, credit=consumer.credit
         )
     except (Refused, AmqpFault) as error:
         work.consumers.pop(tag, None)
         session.registry.discard(consumer)
-        raise fault_of(error) if isinstance(error, Refused) else error from error
+        if isinstance(error, AmqpFault):
+            raise
+        if error.code == Code.FORBIDDEN:
+            raise in_exclusive_use(queue.record.vhost, queue.record.name) from error
+        raise fault_of(error) from error
     if not work.is_open:
         await consumer.stream.close()
         session.registry.discard(consumer)
@@ -126,9 +132,11 @@ async def end_consumer(work: "ChannelWork", consumer: Consumer) -> None:
     consumer.is_cancelled = True
     if consumer.unsettled_count and work.is_open:
         work.ending.add(consumer)
+        await consumer.retire()
     else:
         await consumer.close()
     await work.session.registry.leave(consumer)
+    await close_reply_queue(work, consumer.queue)
 
 
 # ── get ─────────────────────────────────────────────────────────────────────────────────
@@ -145,16 +153,10 @@ async def _get(work: "ChannelWork", method: BasicGet) -> None:
         session.vhost, work.queue_name(method.queue), session.name
     )
     session.require_readable(queue)
-    if any(other.is_exclusive for other in session.registry.consumers_of(queue)):
-        raise in_exclusive_use(queue.record.vhost, queue.record.name)
     request = PopRequest(group=queue.spec, count=1, invisible_ms=GET_INVISIBLE_MS)
     pipeline = session.services.pipeline
     try:
-        while True:
-            found = await pipeline.pop(session.call, request)
-            if not found or not is_expired(found[0].message, clock.wall_ms()):
-                break
-            await pipeline.ack(session.call, [found[0].handle])
+        found = await pipeline.pop(session.call, request)
     except Refused as refused:
         raise fault_of(refused) from refused
     if not found:
@@ -171,11 +173,15 @@ async def _get(work: "ChannelWork", method: BasicGet) -> None:
     tag = work.unsettled.take_tag()
     if not method.no_ack:
         work.unsettled.by_tag[tag] = Unacked(tag, queue, found[0].handle)
-    _send_got(work, found[0], tag, ready)
+    _send_got(work, found[0], tag, ready, is_quorum=queue.is_quorum)
 
 
-def _send_got(work: "ChannelWork", delivery: Delivery, tag: int, ready: int) -> None:
+def _send_got(
+    work: "ChannelWork", delivery: Delivery, tag: int, ready: int, *, is_quorum: bool
+) -> None:
     content = content_of(delivery.message)
+    if is_quorum:
+        content = content._replace(properties=counted(content.properties, delivery.attempt))
     method = BasicGetOk(tag, delivery.attempt > 1, content.exchange, content.routing_key, ready)
     work.session.connection.send_content(work.number, method, content.properties, content.body)
 
@@ -197,7 +203,7 @@ def nack(work: "ChannelWork", method: Method) -> Later:
         method.delivery_tag,
         is_multiple=method.multiple,
         method=0x003C0078,
-        is_returned=method.requeue,
+        outcome=Outcome.RETURNED if method.requeue else Outcome.REJECTED,
     )
     return None
 
@@ -209,32 +215,37 @@ def reject(work: "ChannelWork", method: Method) -> Later:
         method.delivery_tag,
         is_multiple=False,
         method=0x003C005A,
-        is_returned=method.requeue,
+        outcome=Outcome.RETURNED if method.requeue else Outcome.REJECTED,
     )
     return None
 
 
 def settle(
-    work: "ChannelWork", tag: int, *, is_multiple: bool, method: int, is_returned: bool = False
+    work: "ChannelWork",
+    tag: int,
+    *,
+    is_multiple: bool,
+    method: int,
+    outcome: Outcome = Outcome.ACKED,
 ) -> None:
-    """Acked, or dropped by a reject, or returned to its place. Raises AmqpFault 406."""
+    """Raises AmqpFault 406: a tag that is not outstanding."""
     entries = work.unsettled.settle(tag, is_multiple=is_multiple, method=method)
     if work.transaction is not None:
-        work.transaction.settled.append((entries, not is_returned))
+        work.transaction.settled.append((entries, outcome))
         return
-    finish(work, entries, is_acked=not is_returned)
+    finish(work, entries, outcome)
 
 
-def finish(work: "ChannelWork", entries: Sequence[Unacked], *, is_acked: bool) -> None:
+def finish(work: "ChannelWork", entries: Sequence[Unacked], outcome: Outcome) -> None:
     """Tell the streams and the pipeline; free what an ended consumer was kept for."""
     streams, popped = group_by_consumer(entries)
     for consumer, handles in streams.items():
-        consumer.settled(handles, is_acked=is_acked)
+        consumer.settled(handles, outcome)
         if consumer in work.ending and not consumer.unsettled_count:
             work.ending.discard(consumer)
             work.session.close_stream(consumer)
     if popped:
-        work.session.settle_popped(work, [entry.handle for entry in popped], is_acked=is_acked)
+        work.session.settle_popped(work, [entry.handle for entry in popped], outcome)
     work.pay_owed()
 
 
@@ -243,7 +254,7 @@ def recover(work: "ChannelWork", method: Method) -> Later:
     assert isinstance(method, (BasicRecover, BasicRecoverAsync))
     if not method.requeue:
         raise AmqpFault(replies.NOT_IMPLEMENTED, "requeue=false")
-    finish(work, work.unsettled.take_all(), is_acked=False)
+    finish(work, work.unsettled.take_all(), Outcome.RETURNED)
     if isinstance(method, BasicRecover):
         work.send(BasicRecoverOk())
     return None

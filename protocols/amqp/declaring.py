@@ -27,6 +27,8 @@ from protocols.amqp.methods import (
 )
 from protocols.amqp.operations import fault_of
 from protocols.amqp.replies import AmqpFault
+from protocols.amqp.replying import REPLY_TO
+from protocols.amqp.replying import exists as reply_exists
 from protocols.amqp.topology import BindingRecord
 from protocols.errors import Refused
 
@@ -82,6 +84,13 @@ def _exchange_binding(work: "ChannelWork", method: ExchangeBind | ExchangeUnbind
 async def queue_declare(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, QueueDeclare)
     session = work.session
+    if method.queue.startswith(REPLY_TO):
+        if not await reply_exists(work, method.queue):
+            text = f"no queue '{method.queue}' in vhost '{session.vhost}'"
+            raise AmqpFault(replies.NOT_FOUND, text)
+        if not method.nowait:
+            work.send(QueueDeclareOk(method.queue, 0, 1))
+        return
     if method.passive:
         method = method._replace(queue=work.queue_name(method.queue))
     elif not method.exclusive and method.queue:
@@ -93,9 +102,8 @@ async def queue_declare(work: "ChannelWork", method: Method) -> None:
         session.exclusive_queues.add(queue.record.name)
     work.last_queue = queue.record.name
     if not method.nowait:
-        ready = (await session.operations.stat(queue)).ready_count
-        readers = len(session.registry.consumers_of(queue))
-        work.send(QueueDeclareOk(queue.record.name, ready, readers))
+        stat = await session.operations.stat(queue)
+        work.send(QueueDeclareOk(queue.record.name, stat.ready_count, stat.consumer_count))
 
 
 async def queue_bind(work: "ChannelWork", method: Method) -> None:
@@ -163,10 +171,12 @@ async def queue_delete(work: "ChannelWork", method: Method) -> None:
             raise
     else:
         what = f"queue '{name}' in vhost '{session.vhost}'"
-        if method.if_unused and session.registry.consumers_of(queue):
-            raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} in use")
-        if method.if_empty and (await session.operations.stat(queue)).ready_count:
-            raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} not empty")
+        if method.if_unused or method.if_empty:
+            stat = await session.operations.stat(queue)
+            if method.if_unused and stat.consumer_count:
+                raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} in use")
+            if method.if_empty and stat.ready_count:
+                raise AmqpFault(replies.PRECONDITION_FAILED, f"{what} not empty")
         session.exclusive_queues.discard(name)
         count = await session.operations.delete_queue(queue)
     if not method.nowait:

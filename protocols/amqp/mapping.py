@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from protocols.amqp import replies
 from protocols.amqp.addresses import AMQ_TOPIC, routing_key_of, subject_of
+from protocols.amqp.arguments import TYPE_NAMES
 from protocols.amqp.fields import Field, Table, field_of
 from protocols.amqp.method_codec import short_string
 from protocols.amqp.properties import (
@@ -22,7 +23,7 @@ from protocols.amqp.properties import (
     encode_properties,
 )
 from protocols.amqp.replies import AmqpFault
-from protocols.canonical import Head, Message, Properties, QueueRef, StoredMessage
+from protocols.canonical import INTERNAL, Head, Message, Properties, QueueRef, StoredMessage
 from protocols.stored_names import ESCAPED_PREFIX, USER_PREFIX, is_system
 
 RAW: Final = "TG_AMQP"
@@ -52,27 +53,35 @@ MQTT_TAG: Final = "mqtt_proxy"
 RAW_BYTES_MAX: Final = 12_288
 """A property block up to this is 16 KiB of base64; all properties have 32,767 bytes."""
 
+OURS: Final = ("amqp", INTERNAL)
+"""Publishers whose missing exchange is the default one: clients, and dead letters."""
+
 TOPIC: Final = "amqp"
 """RocketMQ topic that records of AMQP queues bear; no message queue of it holds them."""
 
+DELIVERY_COUNT: Final = "x-delivery-count"
 HAS_HEADERS: Final = 0x20
+HAS_PRIORITY: Final = 0x08
 HAS_EXPIRATION: Final = 0x01
 HAS_USER_ID: Final = 0x10
-"""Bits of the flags' two bytes: headers in the first, expiration in the first, user-id in the
+"""Bits of the flags' two bytes: headers, priority and expiration in the first, user-id in the
 second."""
 
 
 # ── in ──────────────────────────────────────────────────────────────────────────────────
 
 
-def queue_head(exchange: str, key: str, queues: tuple[QueueRef, ...]) -> Head:
-    """A publish whose queues this gateway's topology names."""
+def queue_head(
+    exchange: str, key: str, queues: tuple[QueueRef, ...], *, priority: int = -1
+) -> Head:
+    """A publish whose queues this gateway's topology names; *priority* if one sorts by it."""
     pairs = ((EXCHANGE, exchange), (ROUTING_KEY, key))
     return Head(
         subject=f"{exchange}/{key}" if exchange else key or "/",
         topic=TOPIC,
         properties=tuple(pair for pair in pairs if _is_storable(pair[1])),
         queues=queues,
+        priority=priority,
         is_in_topic=False,
     )
 
@@ -116,9 +125,11 @@ def stored_block(block: bytes, *, is_addressed: bool) -> Stored:
     if block == EMPTY:
         return Stored(())
     if not is_addressed and not (block[0] & HAS_EXPIRATION or block[1] & HAS_USER_ID):
+        priority = priority_of(block)
         if len(block) > RAW_BYTES_MAX:
-            return Stored(((RAW_IN_BODY, str(len(block))),), body_prefix=block)
-        return Stored(((RAW, base64.b64encode(block).decode()),))
+            pairs: Properties = ((RAW_IN_BODY, str(len(block))),)
+            return Stored(pairs, body_prefix=block, priority=priority)
+        return Stored(((RAW, base64.b64encode(block).decode()),), priority=priority)
     try:
         properties = decode_properties(block)
     except Exception as error:
@@ -129,7 +140,7 @@ def stored_block(block: bytes, *, is_addressed: bool) -> Stored:
                 replies.PRECONDITION_FAILED,
                 f"properties of {len(block)} bytes to amq.topic, at most {RAW_BYTES_MAX}",
             )
-        pairs: Properties = ((RAW_IN_BODY, str(len(block))),)
+        pairs = ((RAW_IN_BODY, str(len(block))),)
     else:
         pairs = ((RAW, base64.b64encode(block).decode()),)
     if is_addressed:
@@ -143,6 +154,22 @@ def stored_block(block: bytes, *, is_addressed: bool) -> Stored:
         user_id=properties.user_id,
         born_ms=max(properties.timestamp, 0) * 1000,
     )
+
+
+def priority_of(block: bytes) -> int:
+    """The priority in a block that is not decoded otherwise; -1: none, or cut short."""
+    flags, at = block[0], 2
+    if not flags & HAS_PRIORITY:
+        return -1
+    try:
+        for bit in (0x80, 0x40):  # content-type, content-encoding
+            if flags & bit:
+                at += 1 + block[at]
+        if flags & HAS_HEADERS:
+            at += 4 + int.from_bytes(block[at : at + 4], "big")
+        return block[at + (1 if flags & 0x10 else 0)]  # behind delivery-mode
+    except IndexError:
+        return -1
 
 
 def _expiration_ms(text: str) -> int:
@@ -224,12 +251,12 @@ def content_of(message: StoredMessage) -> Content:
         block = _from_base64(raw)
     elif (length := stored.get(RAW_IN_BODY, "")).isdigit():
         block, body = body[: int(length)], body[int(length) :]
-    elif stored.get("TG_PROTOCOL") == "amqp":
+    elif stored.get("TG_PROTOCOL") in OURS:
         block = EMPTY
     else:
         block = foreign_block(message)
     # the default exchange leaves no property; what came by another protocol came by its address
-    is_ours = stored.get("TG_PROTOCOL") == "amqp"
+    is_ours = stored.get("TG_PROTOCOL") in OURS
     exchange = stored.get(EXCHANGE, "" if is_ours else AMQ_TOPIC)
     key = stored.get(ROUTING_KEY)
     if key is None:
@@ -254,17 +281,25 @@ def wire_of(message: StoredMessage) -> Wire:
     raw = _found(text, _RAW)
     exchange = _found(text, _EXCHANGE)
     key = _found(text, _ROUTING_KEY)
-    if raw is None or key is None or (exchange is None and _found(text, _PROTOCOL) != b"amqp"):
+    if raw is None or key is None or (exchange is None and _found(text, _PROTOCOL) not in _OURS):
         content = content_of(message)
         names = short_string(content.exchange) + short_string(content.routing_key)
         return Wire(names, content.properties, content.body)
     return Wire(_names(exchange or b"", key), _block(raw), message.body)
 
 
+def counted(block: bytes, attempt: int) -> bytes:
+    """Quorum queues tell how often a message was delivered before, on each delivery."""
+    properties = decode_properties(block)
+    headers = {**(properties.headers or {}), DELIVERY_COUNT: Field("l", attempt - 1)}
+    return encode_properties(properties._replace(headers=headers))
+
+
 _RAW: Final = f"\x02{RAW}\x01".encode()
 _EXCHANGE: Final = f"\x02{EXCHANGE}\x01".encode()
 _ROUTING_KEY: Final = f"\x02{ROUTING_KEY}\x01".encode()
 _PROTOCOL: Final = b"\x02TG_PROTOCOL\x01"
+_OURS: Final = tuple(name.encode() for name in OURS)
 
 
 def _found(text: bytes, name: bytes) -> bytes | None:
@@ -344,14 +379,6 @@ def _short(text: str) -> str:
     return text if len(text.encode()) <= 255 else ""
 
 
-def is_expired(message: StoredMessage, wall_ms: int) -> bool:
-    """Whether nobody should get it any more."""
-    if b"TG_EXPIRES_AT" not in message.properties_text:
-        return False
-    expires_at = message.properties.get(EXPIRES_AT, "")
-    return expires_at.isdigit() and int(expires_at) <= wall_ms
-
-
 def extra_keys(block: bytes) -> list[str]:
     """
     Further routing keys in the headers CC and BCC.
@@ -367,9 +394,10 @@ def extra_keys(block: bytes) -> list[str]:
         if field is None:
             continue
         if not isinstance(field.value, list):
+            kind = TYPE_NAMES[field.tag]
             raise AmqpFault(
                 replies.PRECONDITION_FAILED,
-                f'invalid message: {{unacceptable_type_in_header,"{name}",{field.tag}}}',
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}',
             )
         keys += [item.value for item in field.value if isinstance(item.value, str)]
     return keys

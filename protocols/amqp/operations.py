@@ -18,6 +18,7 @@ from protocols.amqp.addresses import AMQ_TOPIC, filters_of
 from protocols.amqp.arguments import (
     QUEUE_ARGUMENTS,
     check_queue_arguments,
+    check_queue_type,
     policy_of,
     require_same_arguments,
     require_same_flag,
@@ -37,6 +38,7 @@ from protocols.amqp.topology import (
     ReaderRecord,
     Topology,
     binding_key,
+    hand_over_name,
     record_key,
 )
 from protocols.canonical import QueueKind, QueueRef, QueueStat
@@ -134,13 +136,11 @@ class Operations:
 
     async def delete_exchange(self, vhost: str, name: str, *, if_unused: bool) -> None:
         """Also its bindings, both ways; an unknown name is fine."""
-        if name in PREDECLARED or name.startswith("amq."):
-            raise AmqpFault(
-                replies.ACCESS_REFUSED,
-                f"exchange name '{name}' contains reserved prefix 'amq.*'"
-                if name
-                else "operation not permitted on the default exchange",
-            )
+        _require_no_default(name)
+        if name in PREDECLARED:
+            text = f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed"
+            raise AmqpFault(replies.ACCESS_REFUSED, text)
+        _require_own_name("exchange", name)
         try:
             exchange = await self.exchange(vhost, name)
         except AmqpFault:
@@ -171,6 +171,14 @@ class Operations:
                 _require_own_name("queue", name)
             else:
                 name = "amq.gen-" + secrets.token_urlsafe(NAME_BYTES)
+            check_queue_type(
+                name,
+                vhost,
+                method.arguments,
+                durable=method.durable,
+                exclusive=method.exclusive,
+                auto_delete=method.auto_delete,
+            )
             known = await self._create_queue(vhost, name, method, connection, tenant)
         _require_equal(known, method, connection)
         return known
@@ -186,7 +194,7 @@ class Operations:
         incarnation = clock.wall_ms() << 12 | secrets.randbits(12)
         ref = QueueRef(QueueKind.AMQP, f"{vhost}/{name}", tenant, incarnation)
         streams = self.services.streams
-        ref = await self._place(ref, policy_of(method.arguments))
+        ref = await self.place(ref, policy_of(method.arguments, hand_over_name(vhost)))
         record = QueueRecord(
             vhost=vhost,
             name=name,
@@ -208,7 +216,7 @@ class Operations:
             raise AmqpFault(replies.NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
         return known
 
-    async def _place(self, ref: QueueRef, policy: Mapping[str, int | str]) -> QueueRef:
+    async def place(self, ref: QueueRef, policy: Mapping[str, int | str]) -> QueueRef:
         """Create it at a store; while none is there, a declare waits as long as other changes."""
         until = clock.monotonic() + DECLARE_S_MAX
         while True:
@@ -298,21 +306,12 @@ class Operations:
 
     # ── readers ─────────────────────────────────────────────────────────────────────────
 
-    async def add_reader(self, queue: Queue, *, is_exclusive: bool) -> None:
-        """
-        Tell the other gateways that this one reads the queue: for exclusive consumers, and for
-        queues that are deleted after their last consumer.
-        """
+    async def add_reader(self, queue: Queue) -> None:
+        """Tell the other gateways that this one reads a queue that goes after its last consumer."""
         vhost, name = queue.record.vhost, queue.record.name
         gateway = self.services.directory.gateway
-        others = [of for of in self.topology.readers_of(vhost, name) if of.gateway != gateway]
-        if any(of.is_exclusive for of in others) or (is_exclusive and others):
-            raise in_exclusive_use(vhost, name)
-        if is_exclusive or queue.record.auto_delete:
-            record = ReaderRecord(
-                vhost=vhost, queue=name, gateway=gateway, is_exclusive=is_exclusive
-            )
-            await self._put(record_key(vhost, "reader", name, gateway), record, is_bound=True)
+        record = ReaderRecord(vhost=vhost, queue=name, gateway=gateway)
+        await self._put(record_key(vhost, "reader", name, gateway), record, is_bound=True)
 
     async def remove_reader(self, queue: Queue) -> None:
         """This gateway's last consumer of it is gone; an auto-delete queue may go with it."""

@@ -27,6 +27,8 @@ from protocols.amqp.mapping import (
 from protocols.amqp.methods import BasicReturn
 from protocols.amqp.properties import decode_properties
 from protocols.amqp.replies import AmqpFault
+from protocols.amqp.replying import MARK, with_reply_name
+from protocols.amqp.targets import find_targets
 from protocols.canonical import Head, Message, SendResult, SendResults
 from protocols.errors import Code, PeerError
 
@@ -60,8 +62,11 @@ class Publisher:
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._routes: dict[tuple[bytes, int], Route] = {}
+        self._known: set[bytes] = set()
+        """Arguments of publishes that are in ``_routes``, whatever their priority."""
+
         self._blocks: dict[tuple[bytes, bool], Stored] = {}
-        self._heads: dict[tuple[str, str, tuple[str, ...]], Head] = {}
+        self._heads: dict[tuple[str, str, int, tuple[str, ...]], Head] = {}
 
     def route(self, item: Publish, priority: int) -> Route:
         """
@@ -86,12 +91,14 @@ class Publisher:
         if is_kept:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
+                self._known.clear()
+            self._known.add(item.arguments)
             self._routes[item.arguments, priority] = route
         return route
 
     def is_known(self, item: Publish) -> bool:
         """Whether the exchange is in the local table (else the directory must be asked)."""
-        if (item.arguments, -1) in self._routes:
+        if item.arguments in self._known:
             return True
         exchange = decode_publish(item.arguments)[0]
         return (self._session.vhost, exchange) in self._session.topology.exchanges
@@ -134,22 +141,20 @@ class Publisher:
         """One head for all queues; to ``amq.topic`` one for each address."""
         session = self._session
         heads: list[Head] = []
-        queues = {}
         headers = self._headers(exchange, block)
-        for key in keys:
-            if exchange == AMQ_TOPIC and key:
-                heads.append(address_head(key, priority))
-                continue
-            for queue in session.topology.route(session.vhost, exchange, key, headers):
-                queues[queue.ref] = queue
-        if queues:
-            refs = tuple(queues)
-            name = (exchange, keys[0], tuple(str(ref.incarnation) for ref in refs))
+        targets = find_targets(
+            session.topology, session.vhost, session.call.tenant, exchange, keys, headers
+        )
+        heads += [address_head(key, priority) for key in targets.addresses]
+        if refs := targets.refs:
+            level = min(priority, targets.highest_priority) or -1
+            name = (exchange, keys[0], level, tuple(str(ref.incarnation) for ref in refs))
             head = self._heads.get(name)
             if head is None:  # the same object again lets the pipeline reuse its decision
                 if len(self._heads) >= ROUTES_MAX:
                     self._heads.clear()
-                head = self._heads[name] = queue_head(exchange, keys[0], refs)
+                head = queue_head(exchange, keys[0], refs, priority=level)
+                self._heads[name] = head
             heads.append(head)
         return tuple(heads)
 
@@ -175,17 +180,20 @@ class Outcome(NamedTuple):
 
 
 def prepare(
-    publisher: Publisher, run: Sequence[Publish]
+    work: "ChannelWork", run: Sequence[Publish]
 ) -> tuple[list[Outcome], list[Message], AmqpFault | None]:
     """Messages of a run, up to the first publish that is at fault."""
     outcomes: list[Outcome] = []
     messages: list[Message] = []
     wall_ms = clock.wall_ms()
+    publisher = work.session.publisher
     for item in run:
         try:
             is_addressed = _is_addressed(item.arguments)
+            if MARK in item.properties:
+                item = item._replace(properties=with_reply_name(work, item.properties))
             stored = publisher.stored(item, is_addressed=is_addressed)
-            route = publisher.route(item, stored.priority if is_addressed else -1)
+            route = publisher.route(item, stored.priority)
         except AmqpFault as fault:
             fault.method = fault.method or METHOD
             return outcomes, messages, fault

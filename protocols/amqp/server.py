@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from protocols.amqp.consumer import Consumer
+from protocols.amqp.deadletters import DeadLetters
 from protocols.amqp.operations import Operations
 from protocols.amqp.session import Session
 from protocols.amqp.settings import AmqpSettings
@@ -52,7 +53,7 @@ class Registry:
         queue = consumer.queue
         if not self.discard(consumer) or self.consumers_of(queue):
             return
-        if queue.record.auto_delete or consumer.is_exclusive:
+        if queue.record.auto_delete:
             await self._operations.remove_reader(queue)
 
     def queue_gone(self, queue: Queue) -> None:
@@ -74,6 +75,7 @@ class Meters:
             return services.metrics.counter(name, text, listener=listener)
 
         self.published = counter("amqp_published", "Messages published by AMQP clients.")
+        self.dead_letters = counter("amqp_dead_letters", "Dead letters and notices dealt with.")
         self.refused = counter("amqp_refused", "Batches of publishes that were not all taken.")
 
 
@@ -105,6 +107,8 @@ class AmqpServer:
             listener=name,
         )
         self.tasks.start(self._renew(), name="renew")
+        for vhost in settings.vhosts:
+            self.tasks.start(DeadLetters(self, vhost).run(), name=f"dead letters {vhost}")
 
     async def close(self) -> None:
         self._unwatch()

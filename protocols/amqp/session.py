@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from protocols import clock
 from protocols.amqp import consuming, replies
 from protocols.amqp.addresses import AMQ_TOPIC, filters_of
+from protocols.amqp.channel import Outcome
 from protocols.amqp.channelwork import ChannelWork, Work
 from protocols.amqp.codec import Ack, Call, Oversize, Publish
 from protocols.amqp.connection import (
@@ -352,18 +353,20 @@ class Session:
         self.start(consumer.close(), f"close {consumer.tag}")
 
     def settle_popped(
-        self, channel: ChannelWork, handles: list[ReceiptHandle], *, is_acked: bool
+        self, channel: ChannelWork, handles: list[ReceiptHandle], outcome: Outcome
     ) -> None:
         """Messages of basic.get; the channel's next method waits for the outcome."""
         channel.busy(1)
-        self.start(self._settle_popped(channel, handles, is_acked), "settle")
+        self.start(self._settle_popped(channel, handles, outcome), "settle")
 
     async def _settle_popped(
-        self, channel: ChannelWork, handles: list[ReceiptHandle], is_acked: bool
+        self, channel: ChannelWork, handles: list[ReceiptHandle], outcome: Outcome
     ) -> None:
         try:
-            if is_acked:
+            if outcome is Outcome.ACKED:
                 await self.services.pipeline.ack(self.call, handles)
+            elif outcome is Outcome.REJECTED:
+                await self.services.streams.reject(self.call, handles)
             else:
                 await self.return_popped(handles)
         except GatewayError as error:

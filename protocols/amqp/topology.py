@@ -72,12 +72,11 @@ class BindingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ReaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A gateway that has consumers of a queue (bound to its lease), or an exclusive one."""
+    """A gateway that has consumers of an auto-delete queue (bound to its lease)."""
 
     vhost: str
     queue: str
     gateway: str
-    is_exclusive: bool = False
 
 
 KINDS: Final[dict[str, type[msgspec.Struct]]] = {
@@ -101,15 +100,27 @@ def binding_key(binding: BindingRecord) -> str:
     return record_key(binding.vhost, "binding", *names)
 
 
+def hand_over_name(vhost: str) -> str:
+    """The queue at every store in which its dead letters wait for a gateway."""
+    return f"amqp/{vhost}"
+
+
 class Queue:
     """A queue as consumers and publishers need it."""
 
-    __slots__ = ("arguments", "record", "ref", "spec")
+    __slots__ = ("arguments", "is_quorum", "max_priority", "record", "ref", "spec")
 
     def __init__(self, record: QueueRecord) -> None:
         name = f"{record.vhost}/{record.name}"
         self.record = record
         self.arguments: Table = decode_table(record.arguments)[0]
+        self.is_quorum = text_of(self.arguments, "x-queue-type") == "quorum"
+        highest = self.arguments.get("x-max-priority")
+        self.max_priority = (
+            highest.value if highest is not None and isinstance(highest.value, int) else 0
+        )
+        """0: it does not sort by priority."""
+
         self.ref = QueueRef(
             QueueKind.AMQP, name, record.tenant, record.incarnation, record.store, record.cluster
         )

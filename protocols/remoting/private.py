@@ -583,7 +583,7 @@ class SendAnswer(NamedTuple):
     """Item index → (``protocols.errors.Code``, remark)."""
 
     partial: Sequence[tuple[int, bytes, int]] = ()
-    """(item index, light queue key, code): gone (NOT_FOUND) or full (TOO_MANY_REQUESTS)."""
+    """(item index, light queue key, code): gone (NOT_FOUND) or full (LITE_TOPIC_QUOTA_EXCEEDED)."""
 
 
 def encode_send_answer(answer: SendAnswer) -> bytes:

@@ -53,7 +53,8 @@ class Keeper:
         self._guards: dict[int, Guard] = {}
         self._dirty: set[int] = set()
         self._heads: list[tuple[int, int]] = []
-        self._idle: list[tuple[float, int]] = []
+        self._idle: list[tuple[float, int, Guard]] = []
+        self._idle_count = 0
         self.judges: dict[Queue, Guard] = {}
         """Queues whose policy is asked before an item enters."""
 
@@ -102,8 +103,8 @@ class Keeper:
                 self.judges[queue] = guard
         self._guards[group.number] = guard
         self._dirty.add(group.number)
-        if terms.idle_ms:
-            heappush(self._idle, (now.monotonic + terms.idle_ms / 1000, group.number))
+        if terms.idle_ms and queue is not None:
+            self._watch_idle(now.monotonic + terms.idle_ms / 1000, guard)
 
     def rebuild(self, now: Now) -> None:
         """After recovery: guards are functions of queues and groups; idle times run anew."""
@@ -120,6 +121,12 @@ class Keeper:
         """A client used the queue: its idle time begins anew."""
         if group is not None and group.guard is not None:
             group.guard.used_at = now.monotonic
+
+    def asked(self, group: Group | None, now: Now) -> None:
+        """A client asks for counts, which is a use: what has expired meanwhile does not count."""
+        self.used(group, now)
+        if group is not None and group.guard is not None and group.guard.can_expire:
+            self._expire_all(group.guard, now.wall_ms)
 
     def drop_subqueues(self, queue: Queue) -> None:
         """The queue goes, and with it those of its priorities."""
@@ -198,26 +205,29 @@ class Keeper:
 
     def _end_idle(self, now: Now) -> float | None:
         while self._idle and self._idle[0][0] <= now.monotonic:
-            _, number = heappop(self._idle)
-            guard = self._guards.get(number)
-            if guard is None or self._groups.get(number) is not guard.group:
+            guard = heappop(self._idle)[2]
+            queue = guard.queue
+            if queue is None or self._core.queues.get(queue.number) is not queue:
                 continue
             if guard.group.stream_count:
                 guard.used_at = now.monotonic
             due = guard.used_at + guard.terms.idle_ms / 1000
             if due > now.monotonic:
-                heappush(self._idle, (due, number))
+                self._watch_idle(due, guard)
             else:
-                self._end_queue(guard)
+                self._end_queue(guard, queue)
         return self._idle[0][0] if self._idle else None
 
-    def _end_queue(self, guard: Guard) -> None:
+    def _watch_idle(self, due: float, guard: Guard) -> None:
+        self._idle_count += 1  # guards have no order
+        heappush(self._idle, (due, self._idle_count, guard))
+
+    def _end_queue(self, guard: Guard, queue: Queue) -> None:
         """Queue, group and the notice in one block."""
-        assert guard.queue is not None
-        log = self._core.log
-        log.seal_state()
-        self._groups.drop(guard.group)
-        self.drop_subqueues(guard.queue)
+        self._core.log.seal_state()
+        if self._groups.get(guard.group.number) is guard.group:
+            self._groups.drop(guard.group)
+        self.drop_subqueues(queue)
         self._core.counters.queues_ended += 1
         if guard.terms.notices:
             self._handover.notice(guard)

@@ -1,17 +1,19 @@
 """AMQP content to stored messages and back, and other protocols' messages as AMQP content."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.amqp.fields import table_of
+from protocols.amqp.fields import field_of, table_of
 from protocols.amqp.mapping import (
     Stored,
     address_head,
     content_of,
     extra_keys,
-    is_expired,
     message_of,
+    priority_of,
     queue_head,
     stored_block,
     wire_of,
@@ -223,12 +225,18 @@ def test_cc_and_bcc() -> None:
     assert extra_keys(EMPTY) == []
 
 
-def test_expiry_is_judged_by_the_stored_time() -> None:
-    """At that millisecond it is over."""
-    message = stored((("TG_EXPIRES_AT", "1000"),))
-    assert not is_expired(message, 999)
-    assert is_expired(message, 1000)
-    assert not is_expired(stored(()), 1000)
+@pytest.mark.parametrize(
+    "others",
+    [
+        {},
+        {"content_type": "text/plain", "delivery_mode": 2},
+        {"content_encoding": "gzip", "headers": {"a": field_of("b")}, "correlation_id": "c"},
+    ],
+)
+def test_the_priority_is_found_without_decoding(others: dict[str, Any]) -> None:
+    """Whatever stands before it in the block."""
+    assert priority_of(encode_properties(BasicProperties(priority=7, **others))) == 7
+    assert priority_of(encode_properties(BasicProperties(**others))) == -1
 
 
 def test_no_properties_store_nothing() -> None:

@@ -294,6 +294,14 @@ def test_good_arguments_pass_and_become_a_policy() -> None:
     """Unknown ones too."""
     arguments = table_of({"x-max-length": 5, "x-overflow": "reject-publish", "x-mine": True})
     check_queue_arguments("q", "/", arguments)
-    assert policy_of(arguments) == {
-        "keep": "until_acked", "max_length": 5, "overflow": "reject-publish"
+    assert policy_of(arguments, "amqp//") == {
+        "keep": "until_acked", "max_length": 5, "overflow": "reject"
     }  # fmt: skip
+    dead = table_of({"x-dead-letter-exchange": "dlx", "x-expires": 10})
+    assert policy_of(dead, "amqp//") == {
+        "keep": "until_acked",
+        "idle_ms": 10,
+        "dead_letter": "amqp//",
+        "dead_letter_note": '["dlx", null]',
+        "notices": "amqp//",
+    }

@@ -7,9 +7,10 @@ import pytest
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code, Refused
 from protocols.remoting.private import AckAction, GroupOpen, QueueCounts, ReadItem
-from store.answers import STORE_FULL, Granted
+from store.answers import Granted
 from store.log.messages import property_of
 from store.policies.terms import check_policy
+from store.sending import QUEUE_FULL
 from tests.store.engine_kit import Driver, body_of, filter_key, make_frame
 
 KEY = queue_key("", QueueKind.AMQP, "//q", 7)
@@ -134,7 +135,7 @@ def test_a_full_queue_refuses_and_tells_the_publisher(store: Store) -> None:
     answer = store.engine.send("gw", frame, store.now)
     store.drain()
     assert set(answer.result().refused) == {1, 2}
-    assert answer.result().refused[1][0] == STORE_FULL
+    assert answer.result().refused[1][0] == QUEUE_FULL
     assert store.all_bodies(group) == [b"1", b"2"]
     store.put(b"5")
     assert store.all_bodies(group) == [b"5"]
@@ -146,7 +147,7 @@ def test_one_full_queue_of_two_is_a_partial_refusal(store: Store) -> None:
     frame = make_frame(1, 1, [b"1", b"2"], keys=[KEY, OTHER], set_flags=0)
     pending = store.engine.send("gw", frame, store.now)
     store.drain()
-    assert pending.result().partial == [(1, KEY, STORE_FULL)]
+    assert pending.result().partial == [(1, KEY, QUEUE_FULL)]
     assert store.counts().ready_count == 1
     assert store.engine.stat_queue(OTHER, "amqp//other").ready_count == 2
     store.restart()

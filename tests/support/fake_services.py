@@ -271,6 +271,8 @@ class FakeBroker:
             entry = self.log[group.scanned - self.first_position]
             group.scanned += 1
             is_skipped = entry.qos == 0 and entry.position < group.skip_qos0_below
+            expires_at = int(entry.message.properties.get("TG_EXPIRES_AT", 1 << 62))
+            is_skipped = is_skipped or expires_at <= clock.wall_ms()
             if self.reads_of(group, entry) and not is_skipped:
                 taken.append(self._grant(group, entry, holder))
         return taken
@@ -408,6 +410,8 @@ class FakeStream:
         self.broker, self.gateway, self.group, self.sink = broker, gateway, group, sink
         self.credit, self.delivered = credit, 0
         self.is_open, self._is_due = True, False
+        self.is_retired = False
+        self.is_exclusive = False
         self.marks: list[tuple[ReceiptHandle, int, int]] = []
         group.streams.append(self)
 
@@ -476,7 +480,7 @@ class FakeStream:
     # DeliveryStream
 
     def allow(self, total: int) -> None:
-        self.credit = max(self.credit, total)
+        self.credit = max(self.credit, total) if not self.is_retired else self.credit
         self.pump_soon()
 
     def ack(self, handles: Sequence[ReceiptHandle]) -> None:
@@ -486,6 +490,14 @@ class FakeStream:
     def release(self, handles: Sequence[ReceiptHandle], *, is_sent: bool = True) -> None:
         for handle in handles:
             self.broker.put_back(handle, is_sent=is_sent)
+
+    def reject(self, handles: Sequence[ReceiptHandle]) -> None:
+        self.ack(handles)
+
+    async def retire(self) -> None:
+        self.credit = self.delivered
+        self.is_retired = True
+        await asyncio.sleep(0)
 
     def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
         for handle, packet_id, stage in marks:
@@ -627,9 +639,13 @@ class FakeStreams:
         if self._broker.is_down:
             raise Refused(Code.HA_NOT_AVAILABLE, spec.name, "the store is down")
         group = self._broker.open_group(spec)
+        others = [stream for stream in group.streams if not stream.is_retired]
+        if any(stream.is_exclusive for stream in others) or (spec.is_exclusive and others):
+            raise Refused(Code.FORBIDDEN, spec.name, "in exclusive use")
         if spec.skips_qos0_on_resume:
             group.skip_qos0_below = self._broker.end
         stream = FakeStream(self._broker, self._services.name, group, sink, credit)
+        stream.is_exclusive = spec.is_exclusive
         stream.adopt()
         stream.pump_soon()
         return stream
@@ -655,6 +671,11 @@ class FakeStreams:
             for stream in list(group.streams):
                 stream.end(Code.NOT_FOUND, "the queue was deleted")
         return stat
+
+    async def reject(self, call: Call, handles: Sequence[ReceiptHandle]) -> None:
+        await asyncio.sleep(0)
+        for handle in handles:
+            self._broker.done(handle)
 
     async def purge_queue(self, ref: QueueRef, spec: GroupSpec) -> int:
         await asyncio.sleep(0)
@@ -693,7 +714,8 @@ class FakeStreams:
         readers = self._readers(ref)
         if not readers:
             return QueueStat(stored, 0, stored)
-        return QueueStat(self._ready(readers[0]), len(readers[0].in_flight), stored)
+        streams = [stream for stream in readers[0].streams if not stream.is_retired]
+        return QueueStat(self._ready(readers[0]), len(readers[0].in_flight), stored, len(streams))
 
 
 class FakeDirectory:

@@ -192,7 +192,7 @@ class LightGroup:
             return item.grant, Code.OK  # done already: acks are idempotent
         if entry.grant != item.grant or not entry.is_in_flight:
             return item.grant, Code.INVALID_RECEIPT_HANDLE
-        if item.action == AckAction.ACK:
+        if item.action in (AckAction.ACK, AckAction.REJECT):  # nobody takes dead letters here
             self._done(entry)
         elif item.delay_ms == 0 or item.action == AckAction.RELEASE:
             self._return(entry, counts=item.action == AckAction.CHANGE)

@@ -260,6 +260,9 @@ class ApacheLink:
         if group is not None:
             group.streams[stream].credit = total
 
+    async def retire_stream(self, stream: int) -> None:
+        self.set_credit(stream, 0)
+
     async def close_stream(self, stream: int) -> None:
         group = self._by_stream.pop(stream, None)
         if group is not None:
