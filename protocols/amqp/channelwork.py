@@ -295,6 +295,7 @@ class ChannelWork:
             self.session.close_stream(consumer)
             if self.is_open and self.session.connection.has_capability("consumer_cancel_notify"):
                 self.send(BasicCancel(consumer.tag, True))
+                self.flush_soon()
 
     def queue_name(self, name: str) -> str:
         """An empty name is the queue that was last declared on this channel."""

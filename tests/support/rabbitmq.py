@@ -4,6 +4,7 @@ A RabbitMQ of our own on free ports, to compare with; its data is gone with it.
 Without RabbitMQ the tests that compare are skipped, saying why; where ``CI`` is set they fail.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from typing import Self
 import pytest
 
 PROGRAM = shutil.which("rabbitmq-server") or "/usr/lib/rabbitmq/bin/rabbitmq-server"
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 STOP_S_MAX = 20.0
 
 
@@ -32,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class RabbitMq:
-    """One broker with the user guest; a context manager."""
+    """One broker with the user guest; a context manager, usable after ``wait_ready``."""
 
     def __init__(self) -> None:
         if not Path(PROGRAM).exists():
@@ -67,27 +68,30 @@ class RabbitMq:
             env=env,
             start_new_session=True,
         )
-        self._wait_ready()
+        self._reader: threading.Thread | None = None
 
-    def _wait_ready(self) -> None:
+    def wait_ready(self) -> None:
+        """It boots for some seconds, while others may start."""
         stdout = self._process.stdout
         assert stdout is not None
         watchdog = threading.Timer(READY_S_MAX, self._kill)
         watchdog.start()
         lines: list[str] = []
-        for line in stdout:
-            lines.append(line)
-            if "completed with" in line:
-                break
-        else:
-            self._folder.cleanup()
-            raise AssertionError("RabbitMQ did not start:\n" + "".join(lines[-40:]))
-        watchdog.cancel()
+        try:
+            for line in stdout:
+                lines.append(line)
+                if "completed with" in line:
+                    break
+            else:
+                raise AssertionError("RabbitMQ did not start:\n" + "".join(lines[-40:]))
+        finally:
+            watchdog.cancel()
         self._reader = threading.Thread(target=stdout.read)  # or it blocks on a full pipe
         self._reader.start()
 
     def _kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self
@@ -100,7 +104,8 @@ class RabbitMq:
     ) -> None:
         self._kill()  # nothing of it is kept
         self._process.wait(STOP_S_MAX)
-        self._reader.join(STOP_S_MAX)
+        if self._reader is not None:
+            self._reader.join(STOP_S_MAX)
         if self._process.stdout is not None:
             self._process.stdout.close()
         subprocess.run(["epmd", "-kill"], env=self._env, check=False, capture_output=True)
