@@ -73,7 +73,7 @@ class Collector:
         self._changed.set()
 
     async def wait(self, count: int) -> list[AbstractIncomingMessage]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.messages) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -109,7 +109,7 @@ async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: Cluster) ->
         with pytest.raises(aio_pika.exceptions.DeliveryError):
             await exchange.publish(Message(b"refused"), "")
         cluster.other.restart()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     await exchange.publish(Message(b"last"), "")
@@ -245,7 +245,7 @@ async def test_competing_consumers_at_two_gateways(cluster: Cluster) -> None:
                 for number in range(200)
             )
         )
-        await asyncio.wait_for(_together(collectors, 200), 20)
+        await asyncio.wait_for(_together(collectors, 200), 60)
         bodies = [message.body for collector in collectors for message in collector.messages]
         assert sorted(bodies) == sorted(b"%d" % number for number in range(200))
         assert all(collector.messages for collector in collectors)
