@@ -40,6 +40,7 @@ STREAM_STATUS: Final = {
     Code.ILLEGAL_CONSUMER_GROUP: "INVALID_ARGUMENT",
     Code.BAD_REQUEST: "INVALID_ARGUMENT",
     Code.TOO_MANY_REQUESTS: "RESOURCE_EXHAUSTED",
+    Code.LITE_TOPIC_QUOTA_EXCEEDED: "RESOURCE_EXHAUSTED",
 }
 """How a refusal ends a Telemetry stream; anything else is INTERNAL (proxy: ``ClientActivity``)."""
 

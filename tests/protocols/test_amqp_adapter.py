@@ -70,7 +70,7 @@ async def channel(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another task will make true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # conditions of a fake and of a client's state
             await asyncio.sleep(0.005)
 
@@ -78,7 +78,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def take(queue: aio_pika.abc.AbstractQueue, count: int) -> list[AbstractIncomingMessage]:
     """The next *count* messages, not acknowledged."""
     found: list[AbstractIncomingMessage] = []
-    async with asyncio.timeout(5), queue.iterator() as messages:
+    async with asyncio.timeout(60), queue.iterator() as messages:
         async for message in messages:
             found.append(message)
             if len(found) == count:
@@ -390,7 +390,7 @@ async def test_no_ack_consumers_get_everything(channel: AbstractChannel) -> None
     queue = await channel.declare_queue("q")
     for number in range(2500):
         await channel.default_exchange.publish(
-            Message(b"%d" % number), "q", mandatory=False, timeout=5
+            Message(b"%d" % number), "q", mandatory=False, timeout=60
         )
     bodies: list[bytes] = []
 
@@ -683,7 +683,7 @@ class Raw:
         )
 
     async def next(self) -> object:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             head = await self.reader.readexactly(7)
             rest = await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1)
         return pamqp.frame.unmarshal(head + rest)[2]
