@@ -7,12 +7,8 @@ the cluster client an in-memory transport; everything after that is the same cod
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import BaseModel, create_model
+from typing import TYPE_CHECKING, Final
 
 from gateway.autotopics import AutoTopics
 from gateway.bans import Bans
@@ -29,171 +25,37 @@ from gateway.connectors import apache_link, over_tcp, signer
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
 from gateway.dispatch import Dispatcher
+from gateway.draining import Drain
 from gateway.explanation import answer
 from gateway.guide import guide
 from gateway.held import GatewayHeld
 from gateway.identity import Identities
 from gateway.listeners import Listeners, Section
+from gateway.local import LocalParts
 from gateway.matching import MatchingTable
 from gateway.metrics import Registry
 from gateway.observing import Observer
 from gateway.pipeline import GatewayPipeline
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
-from gateway.registration import Facts, Registration
+from gateway.registration import Facts, NameServerDoor, Registration
 from gateway.replies import GatewayReplies
-from gateway.reporting import count_cluster, count_core, describe
+from gateway.reporting import count_cluster, count_core, describe, doors
 from gateway.services import GatewayServices, Rules
 from gateway.topics import GatewayTopics
+from gateway.weights import Weights
 from protocols.daemon import lifecycle
-from protocols.daemon.config import ClusterAuth, section
 from protocols.errors import ConfigError
-from protocols.remoting.client import RemotingClient, local_pair
-from protocols.remoting.peer import Receive
 from protocols.tasks import Tasks, close_all
 
 if TYPE_CHECKING:
     from gateway.admin.server import AdminServer
-    from namesrv.app import NameServer
-    from namesrv.config import NamesrvConfig
-    from store.app import Store
-    from store.config import StoreConfig
 
 logger = logging.getLogger("tidegate.gateway")
 
 
 FIRST_ROUTES_S_MAX: Final = 2 * SETTLE_S
 """How long a start waits for the name servers of any one cluster."""
-
-
-class LocalParts:
-    """
-    The store, and the name server unless there is one elsewhere, in this process.
-
-    Args:
-        store: its checked block.
-        namesrv: None: the store registers with the name servers its block names.
-    """
-
-    def __init__(
-        self,
-        store: "StoreConfig",
-        namesrv: "NamesrvConfig | None",
-        *,
-        auth: ClusterAuth | None = None,
-    ) -> None:
-        self.store_config = store
-        self.namesrv_config = namesrv
-        self.store: Store | None = None
-        self.name_server: NameServer | None = None
-        self._auth = auth
-
-    @property
-    def instance(self) -> str:
-        """
-        Who this process is to the directory. Only one process can hold the data folder, so one
-        that comes back after a crash need not wait for the end of its own old lease.
-        """
-        return f"local:{socket.gethostname()}:{self.store_config.data.absolute()}"
-
-    async def start(self) -> None:
-        """Name server first, then the store, registered with it."""
-        from store.app import Store
-
-        config = self.store_config
-        if self.namesrv_config is not None:
-            from namesrv.app import NameServer
-
-            self.name_server = NameServer(self.namesrv_config, auth=self._auth)
-            await self.name_server.start()
-            config = config.model_copy(
-                update={"namesrv": (*config.namesrv, self.name_server.address)}
-            )
-        self.store = Store(config, auth=self._auth)
-        await self.store.start()
-
-    async def stop(self) -> None:
-        if self.store is not None:
-            await self.store.stop()
-        if self.name_server is not None:
-            await self.name_server.stop()
-
-    async def connect_store(self, push: Receive) -> RemotingClient:
-        """The in-memory transport to the store."""
-        assert self.store is not None, "not started"
-        return local_pair(self.store.local_handler(), push=push)
-
-    async def connect_name_server(self) -> RemotingClient:
-        """The in-memory transport to the name server."""
-        assert self.name_server is not None, "not started"
-        assert self.name_server.handler is not None, "not started"
-        return local_pair(self.name_server.handler)
-
-    def addresses(self) -> dict[str, str]:
-        """What the ready line says of them."""
-        found: dict[str, str] = {}
-        if self.name_server is not None:
-            found["namesrv"] = self.name_server.address
-        if self.store is not None:
-            found["store"] = self.store.bound_address
-        return found
-
-    def is_home_of(self, cluster: ClusterConfig, *, only: bool) -> bool:
-        """Whether the local store belongs to this cluster entry."""
-        if cluster.type != "rocketmq":
-            return False
-        return only or cluster.broker_cluster == self.store_config.cluster
-
-
-def local_parts(loaded: Loaded, *, namesrv: tuple[str, ...], data: Path) -> LocalParts:
-    """
-    The blocks ``store`` and ``namesrv`` of the same file, checked; data in folders under *data*.
-
-    A process that runs its own name server has the directory store, unless the file says not.
-    Raises ConfigError.
-    """
-    from namesrv.config import NamesrvConfig
-    from store.config import StoreConfig
-
-    document = loaded.document
-    store = section(document, "store", StoreConfig)
-    given = document.value.get("store") or {}
-    changes: dict[str, object] = {}
-    if not store.zone:
-        changes["zone"] = loaded.config.zone
-    if "data" not in given:
-        changes["data"] = data / "store"
-    if "directory" not in given and not namesrv:
-        changes["directory"] = True
-    if namesrv and not store.namesrv:
-        changes["namesrv"] = namesrv
-    store = store.model_copy(update=changes)
-    own: NamesrvConfig | None = None
-    if not namesrv:
-        own = section(document, "namesrv", NamesrvConfig)
-        if "data" not in (document.value.get("namesrv") or {}):
-            own = own.model_copy(update={"data": data / "namesrv"})
-    return LocalParts(store, own, auth=loaded.config.cluster_auth)
-
-
-def other_models() -> dict[str, type[BaseModel]]:
-    """The blocks that the other daemons check, for schema and manual."""
-    from namesrv.config import NamesrvConfig
-    from store.config import StoreConfig
-
-    return {"store": StoreConfig, "namesrv": NamesrvConfig}
-
-
-def full_schema() -> dict[str, Any]:
-    """JSON Schema of the whole file, the other daemons' blocks included."""
-    blocks: dict[str, Any] = {name: (model, model()) for name, model in other_models().items()}
-    blocks["spark"] = (dict[str, Any], {})
-    whole = create_model("Tidegate", __base__=GatewayConfig, **blocks)
-    schema = whole.model_json_schema()
-    # What the file may leave out of a listener is filled in by its name.
-    listener = schema["$defs"]["ListenerConfig"]
-    listener["required"] = []
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 class Gateway:
@@ -229,6 +91,7 @@ class Gateway:
         self._pipeline: GatewayPipeline | None = None
         self._streams: Streams | None = None
         self._bans: Bans | None = None
+        self._weights: Weights | None = None
         self._bridges: list[Bridge] = []
         self._observer = Observer.from_config(loaded.config.limits)
         self._directory: DirectoryClient | None = None
@@ -237,7 +100,17 @@ class Gateway:
         self._replies: GatewayReplies | None = None
         self._services: GatewayServices | None = None
         self._admin_address = ""
-        self._registration: Registration | None = None
+        self._registration = Registration(self._register_with(), self._describe)
+        self.drain = Drain(
+            self.clients,
+            name=loaded.config.name,
+            zone=lambda: self.loaded.config.zone,
+            find_others=self._registration.others,
+            own=lambda: doors(self.loaded.config, self.addresses()),
+            changed=self._registration.tell,
+            close=self.listeners.shut,
+            reopen=self._serve_again,
+        )
         # Refuse what the adapters refuse before anything is opened.
         build_adapters(loaded)
         self._policy = Policy.from_config(loaded.config)
@@ -257,12 +130,11 @@ class Gateway:
         assert self._directory is not None
         self._directory.on_ended(self._lease_ended)
         self._directory.on_joined(self._lease_joined)
-        self._registration = Registration(self._register_with(), self._describe)
         self._registration.start()
 
     async def stop(self) -> None:
         """Listeners first: clients are told and what is in flight is answered."""
-        await close_all(self._registration, self.listeners, self._tasks, *self._bridges)
+        await close_all(self.drain, self._registration, self.listeners, self._tasks, *self._bridges)
         await close_all(
             self._bans, self._held, self._replies, self._dispatcher, self._services, self._observer
         )
@@ -285,20 +157,35 @@ class Gateway:
             loaded = self._read_again()
             build_adapters(loaded)
             identities = Identities(loaded.config)
-            policy = Policy.from_config(loaded.config, self._policy)
+            policy = self._policy_of(loaded.config)
         except ConfigError:
             self.metrics.counter("config_reload_failed", "Reloads refused.").inc()
             raise
         if loaded.config.clusters != self.loaded.config.clusters:
             logger.warning("clusters changed: this takes effect at the next start")
-        self._policy = policy
+        self._use(policy)
         old, self._rules.identities = self._rules.identities, identities
         await old.close()
-        self._rules.policy = self._policy
-        self._pipeline.use(self._policy)
         self.loaded = loaded
         await self.listeners.apply(_sections(loaded), self._services)
         self.metrics.counter("config_reloads", "Reloads applied.").inc()
+
+    def _policy_of(self, config: GatewayConfig) -> Policy:
+        """Raises ConfigError."""
+        if self._weights is not None:
+            config = self._weights.applied(config)
+        return Policy.from_config(config, self._policy)
+
+    def _use(self, policy: Policy) -> None:
+        self._policy = self._rules.policy = policy
+        if self._pipeline is not None:
+            self._pipeline.use(policy)
+
+    def _weights_changed(self) -> None:
+        try:
+            self._use(self._policy_of(self.loaded.config))
+        except ConfigError as error:  # the ACL file has gone bad since
+            logger.error("weights are not in force: %s", error)
 
     def ready_line(self) -> str:
         line = lifecycle.describe("gateway", self.loaded.config.name, **self.addresses())
@@ -340,6 +227,7 @@ class Gateway:
         self._pipeline.auto_topics = AutoTopics(
             self._directory, lambda: self._policy.addressing.auto_topics_max
         )
+        self._weights = Weights(self._directory, self._weights_changed)
         self._streams = Streams(self._clusters, self._pipeline)
         self._bans = Bans(self._directory, self.clients)
         topics = GatewayTopics(self._clusters, self._pipeline)
@@ -356,6 +244,7 @@ class Gateway:
             metrics=self.metrics,
             clients=self.clients,
             bans=self._bans,
+            draining=self.drain,
             observer=self._observer,
             limits=config.limits,
             opened=self.listeners.opened,
@@ -374,6 +263,7 @@ class Gateway:
         self._bans.start()
         if self.admin is not None:
             self.admin.client_routes.joined(self._bans, self._observer)
+            self.admin.operations.weights = self._weights
         self._bridges = start_bridges(config.clusters, services)
         self._pipeline.decider.bridges = frozenset(bridge.name for bridge in self._bridges)
         return services
@@ -399,6 +289,10 @@ class Gateway:
 
     def _lease_joined(self) -> None:
         self._tasks.start(self._open_again(), name="open listeners")
+
+    async def _serve_again(self) -> None:
+        assert self._services is not None
+        await self.listeners.unshut(self._services)
 
     async def _open_again(self) -> None:
         assert self._services is not None
@@ -435,6 +329,7 @@ class Gateway:
             if listener.protocol != ADMIN_PROTOCOL or not listener.enabled:
                 continue
             from gateway.admin.access import Access
+            from gateway.admin.operations import OperationRoutes
             from gateway.admin.server import AdminServer
 
             access = Access(
@@ -445,6 +340,7 @@ class Gateway:
                 access=access,
                 metrics=self.metrics,
                 clients=self.clients,
+                operations=OperationRoutes(self.drain, lambda: self.loaded.config),
                 unready=self._unready,
                 listeners=self.addresses,
                 explain=lambda request: answer(self.loaded, self._policy, request),
@@ -469,6 +365,8 @@ class Gateway:
     def _unready(self) -> list[str]:
         """Why ``/readyz`` says no; empty when serving."""
         reasons = [f"listener {name} is closed" for name in self.listeners.closed_names]
+        if self.drain.is_on:
+            reasons.insert(0, self.drain.stage.value)
         if self.presence.epoch == 0:
             reasons.append("no lease: the directory store is not reached")
         reasons += [
@@ -483,12 +381,13 @@ class Gateway:
             reasons.append("starting")
         return reasons
 
-    def _register_with(self) -> list[ConnectNameServer]:
+    def _register_with(self) -> list[NameServerDoor]:
+        own = self.loaded.config.cluster_auth
         local = self._local
-        if local is not None and local.name_server is not None:
-            return [local.connect_name_server]
+        if local is not None and local.has_name_server:
+            return [NameServerDoor(local.connect_name_server, signer(own))]
         return [
-            over_tcp(address)
+            NameServerDoor(over_tcp(address), signer(cluster.auth or own))
             for cluster in self.loaded.config.clusters.values()
             for address in cluster.namesrv
         ]
@@ -500,6 +399,7 @@ class Gateway:
             self._clusters,
             connection_count=len(self.clients),
             message_count=self._pipeline.message_count if self._pipeline is not None else 0,
+            is_draining=self.drain.is_on,
         )
 
 

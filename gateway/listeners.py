@@ -49,6 +49,7 @@ class Listeners:
         self._ports: dict[str, str] = {}
         self._errors: dict[str, BaseException] = {}
         self._opened = asyncio.Event()
+        self._is_shut = False
 
     def opened(self, name: str, host: str, port: int) -> None:
         """For adapters: ``Services.listening``."""
@@ -79,6 +80,8 @@ class Listeners:
 
     async def open(self, services: Services) -> None:
         """Open every listener that is not. Raises CannotListen for the first that cannot be."""
+        if self._is_shut:
+            return
         wanted = [name for name in self._sections if name not in self._doors]
         for name in wanted:
             section = self._section_with_port(name)
@@ -95,6 +98,16 @@ class Listeners:
     async def close(self) -> None:
         """Close all; each adapter answers what is in flight and tells its clients."""
         await asyncio.gather(*(self._close(name) for name in list(self._doors)))
+
+    async def shut(self) -> None:
+        """Close all, and open none, whoever asks, until ``unshut``."""
+        self._is_shut = True
+        await self.close()
+
+    async def unshut(self, services: Services) -> None:
+        """Open all again. Raises CannotListen."""
+        self._is_shut = False
+        await self.open(services)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 

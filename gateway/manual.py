@@ -98,6 +98,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 if __name__ == "__main__":
-    from gateway.app import other_models
+    from gateway.local import other_models
 
     print(manual(other_models()), end="")

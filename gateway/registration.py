@@ -9,16 +9,17 @@ tried again in silence.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.clusters.connection import Sign
 from gateway.clusters.watch import ConnectNameServer
 from protocols import clock
-from protocols.errors import PeerError, Refused
+from protocols.errors import Code, GatewayError, PeerError, Refused
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.discovery import GatewayListener, GatewayRegister
+from protocols.remoting.discovery import GatewayList, GatewayListener, GatewayRegister
 from protocols.remoting.private import PrivateCode
 from protocols.tasks import Tasks
 
@@ -43,11 +44,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: bool = False
 
 
+class NameServerDoor(NamedTuple):
+    """How one name server is reached."""
+
+    connect: ConnectNameServer
+    sign: Sign | None = None
+    """With ``cluster_auth``: it believes nobody else."""
+
+
 class Registration:
     """One task for each name server."""
 
     def __init__(
-        self, name_servers: Sequence[ConnectNameServer], describe: Callable[[], Facts]
+        self, name_servers: Sequence[NameServerDoor], describe: Callable[[], Facts]
     ) -> None:
         self._name_servers = name_servers
         self._describe = describe
@@ -56,18 +65,29 @@ class Registration:
 
     def start(self) -> None:
         pairs = zip(self._name_servers, self._wakes, strict=True)
-        for index, (connect, wake) in enumerate(pairs):
-            self._tasks.start(self._run(connect, wake), name=f"name server {index}")
+        for index, (door, wake) in enumerate(pairs):
+            self._tasks.start(self._run(door, wake), name=f"name server {index}")
 
     def tell(self) -> None:
         """Something that clients choose by has changed: tell it now."""
         for wake in self._wakes:
             wake.set()
 
+    async def others(self) -> list[GatewayRegister]:
+        """All gateways that the name servers know, by name; ourselves too."""
+        tasks = [
+            self._tasks.start(_gateways_of(door), name="gateways") for door in self._name_servers
+        ]
+        found: dict[str, GatewayRegister] = {}
+        for task in tasks:
+            for gateway in await task:
+                found[gateway.gateway] = gateway
+        return [found[name] for name in sorted(found)]
+
     async def close(self) -> None:
         await self._tasks.close()
 
-    async def _run(self, connect: ConnectNameServer, wake: asyncio.Event) -> None:
+    async def _run(self, door: NameServerDoor, wake: asyncio.Event) -> None:
         client: RemotingClient | None = None
         count, at = 0, clock.monotonic()
         try:
@@ -77,8 +97,8 @@ class Registration:
                 count, at = facts.message_count, now
                 try:
                     if client is None:
-                        client = await connect()
-                    await client.request(_command(facts, rate))
+                        client = await door.connect()
+                    await _tell(client, _command(facts, rate), door.sign)
                 except (Refused, PeerError) as error:
                     logger.debug("name server not told: %s", error)
                     if client is not None:
@@ -93,6 +113,31 @@ class Registration:
         finally:
             if client is not None:
                 await client.close()
+
+
+async def _tell(client: RemotingClient, command: RemotingCommand, sign: Sign | None) -> None:
+    """Raises Refused and PeerError."""
+    if sign is not None:
+        sign(command)
+    answer = await client.request(command)
+    if answer.code:
+        raise Refused(Code.FORBIDDEN, "name server", answer.remark)
+
+
+async def _gateways_of(door: NameServerDoor) -> list[GatewayRegister]:
+    """What one name server knows; empty if it does not answer."""
+    try:
+        client = await door.connect()
+        try:
+            answer = await client.request(RemotingCommand(PrivateCode.GATEWAY_LIST, {}))
+        finally:
+            await client.close()
+        if answer.code:
+            return []
+        return msgspec.msgpack.decode(answer.body, type=GatewayList).gateways
+    except (GatewayError, msgspec.MsgspecError) as error:
+        logger.debug("name server not asked: %s", error)
+        return []
 
 
 def _command(facts: Facts, messages_per_s: int) -> RemotingCommand:

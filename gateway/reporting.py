@@ -50,6 +50,18 @@ def reached_at(config: GatewayConfig, addresses: Mapping[str, str]) -> dict[str,
     }
 
 
+def doors(config: GatewayConfig, addresses: Mapping[str, str]) -> dict[str, GatewayListener]:
+    """Listeners as the name servers are told of them."""
+    reached = reached_at(config, addresses)
+    return {
+        name: GatewayListener(
+            name=name, protocol=item.protocol, address=reached[name], is_tls=item.tls is not None
+        )
+        for name, item in config.listeners.items()
+        if name in reached
+    }
+
+
 def describe(
     config: GatewayConfig,
     addresses: Mapping[str, str],
@@ -67,16 +79,7 @@ def describe(
         protocols=reached,
         connection_count=connection_count,
         message_count=message_count,
-        listeners=[
-            GatewayListener(
-                name=name,
-                protocol=item.protocol,
-                address=reached[name],
-                is_tls=item.tls is not None,
-            )
-            for name, item in config.listeners.items()
-            if name in reached
-        ],
+        listeners=list(doors(config, addresses).values()),
         clusters=[cluster.routes.broker_cluster for cluster in clusters.values()],
         is_draining=is_draining,
     )

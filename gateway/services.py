@@ -22,6 +22,7 @@ from protocols.pipeline import (
     Credentials,
     DeliveryStreams,
     Directory,
+    Draining,
     HeldMessages,
     Pipeline,
     Replies,
@@ -97,6 +98,7 @@ class GatewayServices:
         metrics: Registry,
         clients: ClientTable,
         bans: Bans,
+        draining: Draining,
         observer: Observer,
         limits: LimitsConfig,
         opened: Callable[[str, str, int], None],
@@ -113,6 +115,7 @@ class GatewayServices:
         self.metrics = metrics
         self.clients = clients
         self.bans = bans
+        self.draining = draining
         self.observer = observer
         self._connections_max = limits.connections_max
         self._flapping = Flapping(limits.flapping) if limits.flapping is not None else None
@@ -123,7 +126,7 @@ class GatewayServices:
             reason: metrics.counter(
                 "connections_refused", "Connections turned away at the door.", reason=reason
             )
-            for reason in ("throttled", "full", "banned")
+            for reason in ("throttled", "full", "banned", "draining")
         }
         clients.on_left(self._left)
 
@@ -136,6 +139,9 @@ class GatewayServices:
         if self._flapping is not None and self._is_flapping(self._flapping, call):
             self._refused["banned"].inc()
             return Code.FORBIDDEN
+        if self.draining.is_on:
+            self._refused["draining"].inc()
+            return Code.HA_NOT_AVAILABLE
         if len(self.clients) >= self._connections_max:
             self._refused["full"].inc()
             return Code.HA_NOT_AVAILABLE

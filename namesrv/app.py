@@ -4,7 +4,7 @@ import ipaddress
 import logging
 
 from namesrv.config import NamesrvConfig
-from namesrv.http import HttpServer
+from namesrv.http import http_pages
 from namesrv.kvconfig import KvTable
 from namesrv.members import MemberFile
 from namesrv.metrics import Metrics
@@ -12,6 +12,7 @@ from namesrv.registry import Registry
 from namesrv.server import NameServerHandler
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
+from protocols.daemon.pages import HttpPages
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.remoting.server import RemotingServer, serve_remoting
@@ -33,7 +34,7 @@ class NameServer:
         self._kv = KvTable(config.data)
         self._members = MemberFile(config.data)
         self.metrics = Metrics()
-        self._http: HttpServer | None = None
+        self._http: HttpPages | None = None
         self.handler: NameServerHandler | None = None
         """What LOCAL mode joins without a socket; there once started."""
 
@@ -59,7 +60,7 @@ class NameServer:
         )
         self._count(self.handler)
         if config.metrics_bind:
-            self._http = HttpServer(self.metrics.registry, self.handler)
+            self._http = http_pages(self.metrics.registry, self.handler)
             logger.info("HTTP on %s", self._http.listen(config.metrics_bind))
         self._server = await serve_remoting(
             self.handler, config.bind, connections_max=config.connections_max

@@ -537,8 +537,29 @@ class ClientInfo(NamedTuple):
 class Clients(Protocol):
     """Who is connected, over all protocols."""
 
-    def joined(self, info: ClientInfo, kick: Callable[[], None]) -> Callable[[], None]:
-        """Register a connection; call the result when it ends."""
+    def joined(
+        self,
+        info: ClientInfo,
+        kick: Callable[[], None],
+        leave: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
+        """
+        Register a connection; call the result when it ends.
+
+        *leave* asks it politely to go to another gateway; absent: it goes when its listener
+        closes.
+        """
+        ...
+
+
+class Draining(Protocol):
+    """Whether this gateway sends its clients to others; asked when a client connects or leaves."""
+
+    @property
+    def is_on(self) -> bool: ...
+
+    def another(self, listener: str) -> str:
+        """``host:port`` of a like listener of another gateway; empty: none is known."""
         ...
 
 
@@ -596,6 +617,9 @@ class Services(Protocol):
     def clients(self) -> Clients: ...
 
     @property
+    def draining(self) -> Draining: ...
+
+    @property
     def observer(self) -> Observer: ...
 
     def admit(self, call: Call) -> Code:
@@ -603,7 +627,7 @@ class Services(Protocol):
         Bans and connection limits, asked once per connection.
 
         OK; FORBIDDEN: banned; TOO_MANY_REQUESTS: over a limit; HA_NOT_AVAILABLE: the gateway is
-        full.
+        full, or drains.
         """
         ...
 

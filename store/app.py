@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
+from protocols.daemon.pages import HttpPages
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.remoting.private import FRAME_BYTES_MAX
@@ -93,6 +94,7 @@ class Store:
         self._listener: RemotingServer | None = None
         self._committer: Committer | None = None
         self._registration: Registration | None = None
+        self._http: HttpPages | None = None
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
@@ -144,6 +146,11 @@ class Store:
         await self._advertise(context, self._listener.address)
         context.appends.give_plain = partial(answer_plain, context)
         server.use(committer)
+        if config.metrics_bind:
+            from store.http import http_pages
+
+            self._http = http_pages(self.metrics, lambda: self.is_healthy)
+            logger.info("HTTP on %s", self._http.listen(config.metrics_bind))
         self._tasks.start(self._keep_house(engine), name="housekeeping")
         self._registration = Registration(context, server.topics_changed, auth=self._auth)
         self._registration.start()
@@ -159,6 +166,8 @@ class Store:
             await self._settle(self._engine)
         if self._listener is not None:
             await self._listener.close()
+        if self._http is not None:
+            self._http.close()
         self._background.shutdown()
         self._disk.close()
         if self._writer_disk is not self._disk:
@@ -168,7 +177,8 @@ class Store:
         """Nothing of a store changes while it runs; its topics and groups do, by request."""
 
     def ready_line(self) -> str:
-        return f"store {self.config.name} store={self.bound_address}"
+        http = f" metrics={self._http.address}" if self._http is not None else ""
+        return f"store {self.config.name} store={self.bound_address}{http}"
 
     # ── for others ──────────────────────────────────────────────────────────────────────
 

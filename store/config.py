@@ -82,6 +82,9 @@ class StoreConfig(ConfigModel):
     advertise: str = ""
     """``host:port`` that clients and gateways reach it by; empty: the bound address."""
 
+    metrics_bind: str = ""
+    """``host:port`` of ``/metrics`` and ``/healthz`` over HTTP; empty: none."""
+
     namesrv: Addresses = ()
     """Name servers it registers with."""
 
@@ -153,7 +156,7 @@ class StoreConfig(ConfigModel):
     limits: LimitsConfig = LimitsConfig()
     """Bounds of buffers and waits."""
 
-    @field_validator("bind", "advertise")
+    @field_validator("bind", "advertise", "metrics_bind")
     @classmethod
     def _is_address(cls, value: str) -> str:
         if value:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from gateway.admin.access import COOKIE, SESSION_S, Access
 from gateway.admin.clients import ClientRoutes
+from gateway.admin.operations import OperationRoutes
 from gateway.clients import ClientTable
 from gateway.metrics import Registry
 from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
@@ -49,6 +50,7 @@ class AdminServer:
         access: Access,
         metrics: Registry,
         clients: ClientTable,
+        operations: OperationRoutes,
         unready: Callable[[], list[str]],
         listeners: Callable[[], dict[str, str]],
         explain: Callable[[Mapping[str, object]], dict[str, object]],
@@ -58,6 +60,7 @@ class AdminServer:
         self._metrics = metrics
         self._clients = clients
         self.client_routes = ClientRoutes(clients)
+        self.operations = operations
         self._unready = unready
         self._listeners = listeners
         self._explain = explain
@@ -79,6 +82,7 @@ class AdminServer:
                 web.get("/api/clients", self._get_clients),
                 web.get("/api/explain", self._get_explain),
                 *self.client_routes.routes(),
+                *self.operations.routes(),
                 web.get("/", self._page),
             ]
         )

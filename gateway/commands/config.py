@@ -57,7 +57,7 @@ def validate(
 
 def other_blocks(loaded: Any) -> None:
     """Let the other daemons check their blocks. Raises ConfigError."""
-    from gateway.app import local_parts
+    from gateway.local import local_parts
 
     local_parts(loaded, namesrv=(), data=Path("data"))
 
@@ -65,7 +65,7 @@ def other_blocks(loaded: Any) -> None:
 @config.command()
 def schema() -> None:
     """Print the JSON Schema of the file, for editors."""
-    from gateway.app import full_schema
+    from gateway.local import full_schema
 
     click.echo(json.dumps(full_schema(), indent=2))
 

@@ -88,7 +88,8 @@ def _builder(
     is_local: bool,
     shows_guide: bool,
 ) -> "Callable[[], Gateway]":
-    from gateway.app import Gateway, local_parts
+    from gateway.app import Gateway
+    from gateway.local import local_parts
 
     local = None
     if is_local:

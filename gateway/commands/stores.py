@@ -94,7 +94,7 @@ class Stores:
         for client in self._clients.values():
             await client.close()
 
-    async def ask_names(self, code: RequestCode, **fields: str) -> RemotingCommand:
+    async def ask_names(self, code: int, **fields: str) -> RemotingCommand:
         """Ask the first name server that answers. Raises Refused."""
         error: Refused | None = None
         for address in self._name_servers:

@@ -166,6 +166,9 @@ class Session:
             client_id=text_of(self.connection.client_properties, "connection_name"),
             peer=self.driver.peer,
         )
+        if self.services.draining.is_on:
+            self._move()
+            return
         if self.services.admit(self.call) != Code.OK:
             text = f"access to vhost '{vhost}' refused: connection limit is reached"
             fault = AmqpFault(replies.NOT_ALLOWED, text, method=0x000A0028)
@@ -179,11 +182,17 @@ class Session:
             self.driver.peer,
             clock.wall_ms(),
         )
-        self._forget = self.services.clients.joined(info, self._kick)
+        self._forget = self.services.clients.joined(info, self._kick, self._move)
         self._handle(self.driver, self.connection.accept_open(now=now))
 
     def _kick(self) -> None:
         self.close(AmqpFault(replies.CONNECTION_FORCED, "closed by an operator"))
+
+    def _move(self) -> None:
+        """The gateway drains; AMQP 0-9-1 has no redirect, so the text says where to go."""
+        elsewhere = self.services.draining.another(self.server.name)
+        hint = f" to {elsewhere}" if elsewhere else ""
+        self.close(AmqpFault(replies.CONNECTION_FORCED, f"drained: connect again{hint}"))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────
 

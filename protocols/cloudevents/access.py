@@ -33,7 +33,7 @@ class Access:
         self._doors = doors
         self._config = config
         self._services = services
-        self._created_count = 0
+        self._created: set[str] = set()
 
     async def call_of(self, request: "web.Request") -> Call:
         """
@@ -69,6 +69,8 @@ class Access:
         code = self._services.admit(call)
         if code == Code.FORBIDDEN:
             raise Problem(403, "no connections from here")
+        if code == Code.HA_NOT_AVAILABLE:
+            raise Problem(503, "this gateway takes no more connections")
         if code != Code.OK:
             raise Problem(429, "too many connections")
 
@@ -113,10 +115,10 @@ class Access:
         config = self._config
         if not (may_create and config.auto_create_topics) or name.startswith("%"):
             raise Problem(404, f"no topic '{name}'")
-        if self._created_count >= config.auto_topics_max:
+        if stored_name not in self._created and len(self._created) >= config.auto_topics_max:
             raise Problem(404, f"no topic '{name}', and {config.auto_topics_max} were made already")
         self.require(call, PUBLISH, name)
-        self._created_count += 1
+        self._created.add(stored_name)  # many may ask at once
         return await self._services.topics.create(stored_name)
 
     def require(self, call: Call, operation: str, subject: str, *, group: str = "") -> None:

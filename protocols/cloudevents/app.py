@@ -74,12 +74,26 @@ class _Refusals:
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         door = self._doors.get(request.transport) if request.transport else None
-        if door is not None:
-            door.is_awake = True
-        response = await self._answer(request, handler)
-        if door is not None and door.call is not None and door.left is None:
-            door.left = self._joined(door)
+        if door is None:
+            response = await self._answer(request, handler)
+        else:
+            response = await self._answer_at(door, request, handler)
         self._count(response.status)
+        return response
+
+    async def _answer_at(
+        self, door: Door, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        door.is_awake = True
+        door.busy_count += 1
+        try:
+            response = await self._answer(request, handler)
+        finally:
+            door.busy_count -= 1
+        if door.call is not None and door.left is None:
+            door.left = self._joined(door)
+        if door.is_leaving and not response.prepared:
+            response.force_close()
         return response
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -113,7 +127,7 @@ class _Refusals:
             call.peer,
             clock.wall_ms(),
         )
-        return self._services.clients.joined(info, door.close)
+        return self._services.clients.joined(info, door.close, door.leave)
 
     def _count(self, status: int) -> None:
         meter = self._meters.get(status)

@@ -34,6 +34,18 @@ class Door:
     left: Callable[[], None] | None = None
     """Takes it off the list of clients."""
 
+    busy_count: int = 0
+    """Requests that have no answer yet."""
+
+    is_leaving: bool = False
+    """Its next answer is its last."""
+
+    def leave(self) -> None:
+        """The gateway drains: close when what was asked is answered."""
+        self.is_leaving = True
+        if not self.busy_count:
+            self.close()
+
 
 Doors = dict[asyncio.BaseTransport, Door]
 """Open connections by transport."""

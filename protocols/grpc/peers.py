@@ -20,7 +20,7 @@ class Peers:
         self._name = name
         self._config = config
         self._services = services
-        self._created_count = 0
+        self._created: set[str] = set()
         self.clients = ClientTable(name)
 
     async def client_of(self, rpc: Rpc) -> Client:
@@ -69,10 +69,10 @@ class Peers:
         config = self._config
         if not (may_create and config.auto_create_topics) or name.startswith("%"):
             raise Refused(Code.TOPIC_NOT_FOUND, name, f"no topic '{name}'")
-        if self._created_count >= config.auto_topics_max:
+        if stored_name not in self._created and len(self._created) >= config.auto_topics_max:
             hint = f"no topic '{name}', and {config.auto_topics_max} were made already"
             raise Refused(Code.TOPIC_NOT_FOUND, name, hint)
-        self._created_count += 1
+        self._created.add(stored_name)  # many may ask at once
         return await self._services.topics.create(stored_name)
 
     def require(self, call: Call, operation: str, *, topic: str, group: str = "") -> None:

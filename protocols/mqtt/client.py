@@ -28,10 +28,11 @@ from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.opened import Opened
-from protocols.mqtt.opening import open_session
+from protocols.mqtt.opening import open_session, server_reference
 from protocols.mqtt.packets import (
     Connect,
     Disconnect,
+    PacketProperties,
     Pubcomp,
     Publish,
     Pubrec,
@@ -125,12 +126,12 @@ class Client:
     async def left(self) -> None:
         await self._left.wait()
 
-    def end(self, reason: Reason, text: str) -> None:
+    def end(self, reason: Reason, text: str, properties: PacketProperties = ()) -> None:
         """Close from our side; a 5.0 client is told *reason*."""
         self._why = self._why or text
         if not self.connection.is_closing:
             logger.info("client %s: %s", self._name, text)
-            self.connection.fail(reason, text)
+            self.connection.fail(reason, text, properties=properties)
         self.driver.flush()
         self._leave()
 
@@ -145,6 +146,12 @@ class Client:
         """The gateway stops: no will, the session stays for the next gateway."""
         self._sends_will = False
         self.end(Reason.SERVER_SHUTTING_DOWN, "the gateway stops")
+
+    def move(self) -> None:
+        """The gateway drains: as at its end, and a 5.0 client hears where to go."""
+        self._sends_will = False
+        elsewhere = server_reference(self.front)
+        self.end(Reason.SERVER_MOVED, "sent to another gateway", elsewhere)
 
     def cut_off(self) -> None:
         self.driver.abort()
@@ -287,7 +294,7 @@ class Client:
             opened.call.tenant,
         )
         self._forget = self.front.services.clients.joined(
-            info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked")
+            info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"), self.move
         )
         self.connection.accept(
             opened.connack, opened.heads, keep_alive_s=opened.keep_alive_s, now=now

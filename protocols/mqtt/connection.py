@@ -28,6 +28,7 @@ from protocols.mqtt.packets import (
     Connect,
     Disconnect,
     Packet,
+    PacketProperties,
     PacketType,
     Pingreq,
     Puback,
@@ -204,9 +205,9 @@ class MqttConnection:
         self.deadline = now + self._silence_s_max if keep_alive_s else None
         self._out.append(encode_packet(connack, self.version))
 
-    def refuse(self, reason: Reason) -> None:
+    def refuse(self, reason: Reason, properties: PacketProperties = ()) -> None:
         """Answer CONNECT with a refusal and close."""
-        self._out.append(encode_packet(Connack(reason), self.version))
+        self._out.append(encode_packet(Connack(reason, False, properties), self.version))
         self._close()
 
     def queue(self, data: bytes) -> None:
@@ -222,10 +223,17 @@ class MqttConnection:
         self.unanswered_count -= len(packet_ids)
         self.queue(encode_puback_run(packet_ids))
 
-    def fail(self, reason: Reason, text: str, *, is_silent: bool = False) -> Lost:
+    def fail(
+        self,
+        reason: Reason,
+        text: str,
+        *,
+        is_silent: bool = False,
+        properties: PacketProperties = (),
+    ) -> Lost:
         """End the connection; a connected 5.0 peer is told why."""
         if self.state is State.CONNECTED and self.version == V5 and not is_silent:
-            self._out.append(encode_packet(Disconnect(reason), V5))
+            self._out.append(encode_packet(Disconnect(reason, properties), V5))
         self._close()
         return Lost(reason, text)
 

@@ -19,6 +19,7 @@ from protocols.mqtt.packets import (
     V31,
     Connack,
     Connect,
+    PacketProperties,
     PropertyValue,
     Reason,
     Will,
@@ -96,12 +97,21 @@ async def open_session(
     if not _may_have_will(front, will, call):
         connection.refuse(Reason.NOT_AUTHORIZED)
         return None
+    if front.services.draining.is_on:
+        connection.refuse(Reason.SERVER_MOVED, server_reference(front))
+        return None
     code = front.services.admit(call)
     if code != Code.OK:
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
         return None
     asked = connect._replace(will=will)
     return await _agree(front, owner, connection, driver, asked, call, naming, renderings)
+
+
+def server_reference(front: Front) -> PacketProperties:
+    """Where clients of this listener go while the gateway drains, if anywhere (4.11)."""
+    elsewhere = front.services.draining.another(front.name)
+    return ((Property.SERVER_REFERENCE, elsewhere),) if elsewhere else ()
 
 
 def _why_not(front: Front, connect: Connect) -> Reason | None:

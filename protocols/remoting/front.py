@@ -42,7 +42,7 @@ class Front:
         self.tasks = Tasks(f"remoting/{listener}")
         self.members = Members(services.directory, self._group_changed)
         self.sessions: dict[Peer, Session] = {}
-        self._made_count = 0
+        self._made: set[str] = set()
         self._missing: dict[str, float] = {}
         self._sent = services.metrics.counter(
             "remoting_requests", "Requests of RocketMQ remoting clients.", listener=listener
@@ -88,8 +88,8 @@ class Front:
         info = await self.services.topics.find(full)
         if info is not None:
             return info
-        if self._may_make(call, name):
-            self._made_count += 1
+        if self._may_make(call, name, full):
+            self._made.add(full)  # many may ask at once
             logger.info("topic %s made for %s", full, call.client_id or call.peer)
             try:
                 return await self.services.topics.create(full)
@@ -101,10 +101,10 @@ class Front:
         self._missing[full] = now + MISSING_S
         return None
 
-    def _may_make(self, call: Call, name: str) -> bool:
+    def _may_make(self, call: Call, name: str, full: str) -> bool:
         if not self.settings.auto_create_topics or is_retry_topic(name) or name == TEMPLATE:
             return False
-        if self._made_count >= self.settings.auto_topics_max:
+        if full not in self._made and len(self._made) >= self.settings.auto_topics_max:
             return False
         return any(
             self.services.permission.is_allowed(call, operation, subject=name, topic=name)

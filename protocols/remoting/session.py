@@ -49,6 +49,9 @@ SENDS: Final = frozenset(
 WAITING_MAX: Final = 4096
 """Requests of one connection that wait for something; more are SYSTEM_BUSY."""
 
+MOVE_S: Final = 2.0
+"""For answers to what was read before the gateway began to drain."""
+
 CALLS_MAX: Final = 64
 """Identities that one connection may sign as; more forget the first."""
 
@@ -176,11 +179,16 @@ class Session:
                 self.peer.address,
                 clock.wall_ms(),
             )
-            self._leave = self.host.services.clients.joined(info, self.peer.close)
+            self._leave = self.host.services.clients.joined(info, self.peer.close, self._move)
         if len(self._calls) >= CALLS_MAX:
             self._calls.pop(next(iter(self._calls)))
         self._calls[access_key] = call
         return call
+
+    def _move(self) -> None:
+        """The gateway drains: nothing more is read, what was is answered. Clients connect again."""
+        self.peer.pause()
+        asyncio.get_running_loop().call_later(MOVE_S, self.peer.close)
 
     def _dispatch(self, command: RemotingCommand, call: Call) -> None:
         if command.code in SENDS:

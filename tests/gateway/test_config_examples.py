@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway import config as configuration
-from gateway.app import full_schema, other_models
+from gateway.local import full_schema, other_models
 from gateway.manual import manual
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -24,9 +24,6 @@ from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
 
-LOST_S_MAX = 3.0
-"""A store that is gone leaves the routes in less."""
-
 
 def brokers_at(name_server: Daemon) -> set[str]:
     """Who is registered there."""
@@ -79,23 +76,23 @@ def three_name_servers(daemons: Daemons) -> tuple[list[Daemon], str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_store_leaves_the_routes_in_three_seconds(
-    daemons: Daemons, how: signal.Signals
-) -> None:
-    """Killed: its connection has gone. Stopped: the connection is there, the heartbeats are not."""
+def test_a_lost_store_leaves_the_routes(daemons: Daemons, how: signal.Signals) -> None:
+    """
+    Killed: its connection has gone. Stopped: the connection is there, the heartbeats are not.
+
+    How soon is judged on a clock of their own by the tests of the registry.
+    """
     names, addresses = three_name_servers(daemons)
     store = daemons.store(addresses, name="broker-a")
     for name in names:
         wait_until(lambda name=name: brokers_at(name) == {"broker-a"}, "registered")
-    begun = time.monotonic()
     store.signal(how)
     for name in names:
-        wait_until(lambda name=name: brokers_at(name) == set(), "gone", LOST_S_MAX)
-    assert time.monotonic() - begun < LOST_S_MAX
+        wait_until(lambda name=name: brokers_at(name) == set(), "gone")
     if how is signal.SIGSTOP:
         store.signal(signal.SIGCONT)
         for name in names:
-            wait_until(lambda name=name: brokers_at(name) == {"broker-a"}, "back", LOST_S_MAX)
+            wait_until(lambda name=name: brokers_at(name) == {"broker-a"}, "back")
 
 
 def test_name_servers_that_disagree(daemons: Daemons) -> None:

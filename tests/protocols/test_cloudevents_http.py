@@ -169,6 +169,19 @@ async def test_refusals_of_the_pipeline(
         assert (await status(Authorization=basic))[0] == 202
 
 
+async def test_a_new_topic_counts_once(services: FakeServices) -> None:
+    """However many ask for it before it is there."""
+    async with Listener(services, auto_topics_max=1) as listener, aiohttp.ClientSession() as client:
+
+        async def send(topic: str) -> int:
+            url = f"{listener.url}/topics/{topic}"
+            async with client.post(url, data=b"x", headers=EVENT) as answer:
+                return answer.status
+
+        assert set(await asyncio.gather(*(send("fresh") for _ in range(20)))) == {202}
+        assert await send("further") == 404
+
+
 async def test_ingest_consents_to_webhooks(
     listener: Listener, client: aiohttp.ClientSession
 ) -> None:

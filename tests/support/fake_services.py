@@ -799,6 +799,7 @@ class FakeTopics:
         return TopicInfo(topic, CLUSTER, queues)
 
     async def create(self, topic: str, *, queue_count: int = QUEUES_PER_TOPIC) -> TopicInfo:
+        await asyncio.sleep(0)  # others may ask meanwhile
         self._broker.topics.add(topic)
         queues = tuple((BROKER, number, 6) for number in range(queue_count))
         return TopicInfo(topic, CLUSTER, queues)
@@ -873,11 +874,31 @@ class FakeClients:
 
     def __init__(self) -> None:
         self.connected: list[tuple[ClientInfo, Callable[[], None]]] = []
+        self.leaving: list[tuple[ClientInfo, Callable[[], None]]] = []
+        """How each is asked to go elsewhere."""
 
-    def joined(self, info: ClientInfo, kick: Callable[[], None]) -> Callable[[], None]:
+    def joined(
+        self,
+        info: ClientInfo,
+        kick: Callable[[], None],
+        leave: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
         item = (info, kick)
         self.connected.append(item)
+        if leave is not None:
+            self.leaving.append((info, leave))
         return lambda: self.connected.remove(item) if item in self.connected else None
+
+
+class FakeDraining:
+    """Another gateway's address by listener, while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.elsewhere: dict[str, str] = {}
+
+    def another(self, listener: str) -> str:
+        return self.elsewhere.get(listener, "")
 
 
 class FakeServices:
@@ -904,6 +925,7 @@ class FakeServices:
         self.replies = FakeReplies()
         self.metrics = FakeMetrics()
         self.clients = FakeClients()
+        self.draining = FakeDraining()
         self.observer = FakeObserver()
         self.authenticator = self
         self.permission = self

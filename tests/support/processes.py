@@ -261,7 +261,7 @@ def _sets(*settings: str) -> Iterator[str]:
         yield setting
 
 
-def wait_until(condition, what: str, timeout_s: float = 10.0):  # type: ignore[no-untyped-def]
+def wait_until(condition, what: str, timeout_s: float = 30.0):  # type: ignore[no-untyped-def]
     """Poll *condition* until it is true and return its value; for processes, never for our code."""
     end = time.monotonic() + timeout_s
     while True:
