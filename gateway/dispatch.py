@@ -167,7 +167,7 @@ class DispatchPort:
 
     # ── StreamPort ──────────────────────────────────────────────────────────────────────
 
-    def arrived(self, link: StoreLink, deliveries: list[Delivery]) -> None:
+    def arrived(self, link: StoreLink, deliveries: Sequence[Delivery]) -> None:
         self._waiting += deliveries
         if not self._is_running:
             self._is_running = True

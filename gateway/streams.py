@@ -193,7 +193,7 @@ class LogicalStream:
 
     # ── StreamPort ──────────────────────────────────────────────────────────────────────
 
-    def arrived(self, link: StoreLink, deliveries: list[Delivery]) -> None:
+    def arrived(self, link: StoreLink, deliveries: Sequence[Delivery]) -> None:
         part = self._parts.get((link.cluster, link.broker))
         if part is None or self._is_over:
             return
@@ -209,7 +209,7 @@ class LogicalStream:
         if part.window == 0:
             self._balance_soon()
 
-    def _hold(self, part: Part, deliveries: list[Delivery]) -> list[Delivery]:
+    def _hold(self, part: Part, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Note what the client now holds; what it held before a reconnect is no news to it."""
         news: list[Delivery] = []
         holds = part.holds

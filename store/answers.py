@@ -2,10 +2,10 @@
 What goes into the engine and comes out of it: plain data, no behaviour beyond ``Pending``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar, overload
 
 from protocols.errors import Code, GatewayError
 
@@ -194,6 +194,43 @@ class Granted(NamedTuple):
 
     packet_id: int = 0
     stage: int = 0
+
+
+class GrantedRun(Sequence[Granted]):
+    """
+    Deliveries of one grant that differ in nothing but their position, without an object for each.
+
+    What a take brings when all went as it mostly does: first attempts of the entries themselves.
+    """
+
+    __slots__ = ("flags", "grant", "positions", "tags")
+
+    def __init__(
+        self, positions: Sequence[int], grant: int, flags: int, tags: tuple[int, ...]
+    ) -> None:
+        self.positions = positions
+        self.grant = grant
+        self.flags = flags
+        self.tags = tags
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Granted: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "GrantedRun": ...
+
+    def __getitem__(self, index: int | slice) -> "Granted | GrantedRun":
+        if isinstance(index, slice):
+            return GrantedRun(self.positions[index], self.grant, self.flags, self.tags)
+        at = self.positions[index]
+        return Granted(at, self.grant, 1, self.flags, at, self.tags)
+
+    def __iter__(self) -> Iterator[Granted]:
+        for at in self.positions:
+            yield Granted(at, self.grant, 1, self.flags, at, self.tags)
 
 
 class InFlight(NamedTuple):

@@ -2,7 +2,8 @@
 What all parts of the engine share: log, index, counters, and what woke up since last asked.
 """
 
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,6 +20,8 @@ from store.log.format import SEGMENT_HEADER_BYTES, EntryFlag, Kind, crc32, seed
 from store.log.log import Log
 from store.log.messages import tag_hash_of
 from store.log.state import pack
+
+_U32: Final = struct.Struct(">I")
 
 READ_AHEAD_BYTES: Final = 256 << 10
 """A read from disk fetches so much: what is read by offset is mostly adjoining."""
@@ -124,6 +127,24 @@ class Core:
             self._ahead = b""
             raise _no_record(position)
         return record
+
+    def records_at(self, positions: Sequence[int]) -> list[bytes | memoryview]:
+        """``record_at`` of several, ascending: neighbours lie in one block of the cache."""
+        found: list[bytes | memoryview] = []
+        buffer, start, end = memoryview(b""), 0, 0
+        for position in positions:
+            if not start <= position < end:
+                cached = self.cache.find(position)
+                if cached is None:
+                    found.append(self.record_at(position))
+                    continue
+                buffer = memoryview(cached[0])
+                start = position - cached[1]
+                end = start + len(buffer)
+            at = position - start
+            (size,) = _U32.unpack_from(buffer, at)
+            found.append(buffer[at : at + size])
+        return found
 
     def _read(self, position: int, size: int) -> bytes:
         at = position - self._ahead_start

@@ -436,6 +436,10 @@ class Engine:
         """
         return self._core.record_at(position)
 
+    def records_at(self, positions: Sequence[int]) -> list[bytes | memoryview]:
+        """The messages at these positions, ascending. Raises Refused as ``record_at`` does."""
+        return self._core.records_at(positions)
+
     def entry_position(self, topic: str, queue_id: int, offset: int) -> int:
         """Log position of a message-queue entry; -1: none (standard pop handles name offsets)."""
         return self._reader.entry_position(topic, queue_id, offset)
@@ -574,7 +578,7 @@ class Engine:
         queue_id: int = -1,
         tags: frozenset[str] = frozenset(),
         matches: Callable[[bytes], bool] | None = None,
-    ) -> list[Granted]:
+    ) -> Sequence[Granted]:
         """
         Grant up to *count* entries, returned ones first, in entry order.
 
@@ -608,7 +612,7 @@ class Engine:
 
     def resume(
         self, group: int, holder: int, holds: Sequence[tuple[int, int]], now: Now
-    ) -> list[Granted]:
+    ) -> Sequence[Granted]:
         """
         A stream (re)opens. Not inherited: deliveries in *holds* (position, grant) move to
         *holder*, those of lost holders return in place. Inherited: all that is in flight is

@@ -17,9 +17,10 @@ from protocols import clock
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.delivering import encode_deliver
 from protocols.remoting.headers import HeaderError
 from protocols.remoting.peer import Peer
-from protocols.remoting.private import PrivateCode, encode_deliver
+from protocols.remoting.private import PrivateCode
 from protocols.remoting.signing import ACCESS_KEY, is_signed_by
 from store.answers import StoreFailed
 from store.committer import Committer

@@ -58,7 +58,7 @@ HandlesAnswered = Callable[[Sequence[tuple[int, ReceiptHandle | None]] | None], 
 class StreamPort(Protocol):
     """The logical stream's end of one store's stream."""
 
-    def arrived(self, link: "StoreLink", deliveries: list[Delivery]) -> None:
+    def arrived(self, link: "StoreLink", deliveries: Sequence[Delivery]) -> None:
         """Deliveries of one DELIVER frame, in entry order."""
         ...
 

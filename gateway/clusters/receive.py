@@ -1,14 +1,17 @@
 """
 Between canonical groups and deliveries and the bodies of the private wire.
 
-Each record of a DELIVER is decoded once, however many get it.
+Each record of a DELIVER is decoded once, however many get it, and only if somebody asks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
-from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, StoredMessage
-from protocols.remoting.private import GroupOpen, ItemFlag, ReadItem, decode_deliver
+from protocols.canonical import Delivery, GroupSpec, ReceiptHandle
+from protocols.delivery_runs import DeliveryRun, Shelf
+from protocols.remoting.delivering import decode_deliver
+from protocols.remoting.private import GroupOpen, ItemFlag, ReadItem
 from protocols.remoting.records import decode_record
 
 _QOS: Final = int(ItemFlag.QOS)
@@ -23,26 +26,24 @@ def deliveries_by_stream(
     *,
     popped_ms: int = 0,
     invisible_ms: int = 0,
-) -> dict[int, list[Delivery]]:
+) -> list[tuple[int, Sequence[Delivery]]]:
     """
-    Stream number → its deliveries, in the order of the frame.
+    (stream number, its deliveries) in the order of the frame; runs stay runs.
 
     *groups* names the group of each stream, for the handles; the answer of a pop has stream 0.
     Raises PeerError.
     """
-    store_epoch, records, items = decode_deliver(body)
-    messages: list[StoredMessage | None] = [None] * len(records)
+    frame = decode_deliver(body)
+    decode = partial(decode_record, cluster=cluster, broker=broker)
+    shelf = Shelf(cluster, broker, frame.store_epoch, frame.positions, frame.records, decode)
     found: dict[int, list[Delivery]] = {}
-    for stream, index, position, grant, attempt, flags, stage, packet_id, group, tags in items:
-        message = messages[index]
-        if message is None:
-            message = messages[index] = decode_record(
-                records[index][1], cluster=cluster, broker=broker
-            )
+    for item in frame.deliveries:
+        stream, index, position, grant, attempt, flags, stage, packet_id, group, tags = item
+        message = shelf.message(index)
         handle = ReceiptHandle(
             cluster,
             broker,
-            store_epoch,
+            frame.store_epoch,
             group,
             position,
             grant,
@@ -64,7 +65,21 @@ def deliveries_by_stream(
             stage,
         )
         found.setdefault(stream, []).append(delivery)
-    return found
+    streams: list[tuple[int, Sequence[Delivery]]] = [*found.items()]
+    for stream, group, grant, _, flags, first, length, tags in frame.runs:
+        run = DeliveryRun(
+            shelf,
+            first,
+            first + length,
+            group=group,
+            group_name=groups.get(stream, ""),
+            grant=grant,
+            qos=flags & _QOS,
+            retain=bool(flags & _RETAIN),
+            reads=tags,
+        )
+        streams.append((stream, run))
+    return streams
 
 
 def group_open(spec: GroupSpec, start: str = "") -> GroupOpen:

@@ -417,7 +417,7 @@ class TidegateLink:
 
     def _deliver(self, command: RemotingCommand) -> None:
         found = deliveries_by_stream(command.body, self.cluster, self.broker, self._names)
-        for stream, deliveries in found.items():
+        for stream, deliveries in found:
             port = self._ports.get(stream)
             if port is not None:  # closed meanwhile: the store takes them back with the close
                 port.arrived(self, deliveries)
@@ -455,7 +455,7 @@ class TidegateLink:
             if error.code == Code.MESSAGE_NOT_FOUND:
                 return []
             raise error
-        found = deliveries_by_stream(
+        by_stream = deliveries_by_stream(
             answer.body,
             self.cluster,
             self.broker,
@@ -463,7 +463,7 @@ class TidegateLink:
             popped_ms=now_ms,
             invisible_ms=request.invisible_ms,
         )
-        return found.get(0, [])
+        return [delivery for _, deliveries in by_stream for delivery in deliveries]
 
     async def _learn_group(self, spec: GroupSpec) -> tuple[GroupSpec, int]:
         number = await self.open_group(spec)

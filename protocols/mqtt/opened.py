@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from protocols.canonical import Call, GroupSpec
 from protocols.errors import Code, Refused
+from protocols.mqtt.feed import Feed
 from protocols.mqtt.front import Front
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
-from protocols.mqtt.outbox import Feed, Outbox
+from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packets import Connack
 from protocols.mqtt.session import Subscribed, Subscriptions
 from protocols.mqtt.sessions import Owned, rows, session_group, share_group

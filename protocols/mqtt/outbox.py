@@ -1,8 +1,7 @@
 """
 From the streams of a session to its socket: what goes out, in which order, how much at a time.
 
-A ``Feed`` is one standing stream (the session's own, or its part in a shared subscription) with
-its credit; the ``Outbox`` plans, renders, numbers and sends what the feeds hand in, and tells
+The ``Outbox`` plans, renders, numbers and sends what the feeds of a session hand in, and tells
 them when the client has it.
 """
 
@@ -12,120 +11,28 @@ from typing import Final
 
 from protocols import clock
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
-from protocols.errors import Code
+from protocols.delivery_runs import DeliveryRun
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_ack, publish_again
+from protocols.mqtt.feed import Feed, Marks
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.rendering import Rendering, Renderings
-from protocols.mqtt.session import Flight, Outgoing, Plan, Source, Stage, Subscriptions, Window
+from protocols.mqtt.session import (
+    Flight,
+    Outgoing,
+    OutgoingRun,
+    Plan,
+    Source,
+    Stage,
+    Window,
+)
 from protocols.mqtt.tracing import trace_deliveries
-from protocols.pipeline import DeliveryStream, Meter, Observer
+from protocols.pipeline import Meter, Observer
 from protocols.tasks import Tasks
 
 PUBREL: Final = 0x62
-
-Marks = list[tuple[ReceiptHandle, int, int]]
-
-
-class Feed:
-    """One stream into the outbox: its credit, its acks, what came before it was ready."""
-
-    def __init__(
-        self,
-        outbox: "Outbox",
-        subscriptions: Subscriptions,
-        *,
-        credit: int,
-        is_auto_ack: bool,
-        is_marked: bool,
-        ended: Callable[["Feed", Code], None],
-    ) -> None:
-        self.subscriptions = subscriptions
-        self.is_marked = is_marked
-        """Packet ids and stages are kept at the store: the session outlives us."""
-
-        self.credit = credit
-        self.early: list[Delivery] | None = []
-        """What came before ``start``; None: started."""
-
-        self.is_settle_due = False
-        self._outbox = outbox
-        self._is_auto_ack = is_auto_ack
-        self._ended = ended
-        self._stream: DeliveryStream | None = None
-        self._finished_count = 0
-        self._allowed = credit
-        self._to_ack: list[ReceiptHandle] = []
-        self._marks: Marks = []
-
-    # DeliverySink
-
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        if self.early is not None:
-            self.early += deliveries
-        else:
-            self._outbox.deliver(self, deliveries)
-
-    def ended(self, code: Code, hint: str) -> None:
-        self._stream = None
-        self._ended(self, code)
-
-    # owner
-
-    def start(self, stream: DeliveryStream) -> None:
-        """Deliveries flow from now on; those an earlier connection had sent go first."""
-        self._stream = stream
-        early, self.early = self.early or [], None
-        self._outbox.resend(self, [delivery for delivery in early if delivery.packet_id])
-        self._outbox.deliver(self, [delivery for delivery in early if not delivery.packet_id])
-
-    @property
-    def stream(self) -> DeliveryStream | None:
-        return self._stream
-
-    async def close(self, *, drop_group: bool) -> None:
-        """End the stream; what was not acknowledged goes back or stays, as its group says."""
-        stream = self._stream
-        if stream is not None:
-            self.settle()
-            self._stream = None
-            await stream.close(drop_group=drop_group)
-
-    # Source
-
-    def done(self, handle: ReceiptHandle) -> None:
-        self._finished_count += 1
-        if not self._is_auto_ack:
-            self._to_ack.append(handle)
-        if not self.is_settle_due:
-            self._outbox.settle_soon(self)
-
-    def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
-        """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
-        self._marks.append((handle, packet_id, Stage.SENT))
-        self._outbox.settle_soon(self)
-
-    async def mark_durably(self, marks: Marks) -> bool:
-        return self._stream is not None and await self._stream.mark_durably(marks)
-
-    def settle(self) -> None:
-        """Send what this tick has gathered: marks, acks, more credit."""
-        self.is_settle_due = False
-        stream = self._stream
-        if stream is None:
-            return
-        if self._marks:
-            marks, self._marks = self._marks, []
-            stream.mark(marks)
-        if self._to_ack:
-            handles, self._to_ack = self._to_ack, []
-            stream.ack(handles)
-        total = self._finished_count + self.credit
-        if total - self._allowed >= self.credit >> 2 and not self._outbox.is_peer_slow():
-            self._allowed = total
-            stream.allow(total)
 
 
 class Outbox:
@@ -180,11 +87,48 @@ class Outbox:
 
     def deliver(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         """Send what fits the window; the rest waits in order."""
+        if type(deliveries) is DeliveryRun and self._deliver_run(feed, deliveries):
+            return
         if self._may_receive.is_judged(feed.subscriptions):
             deliveries = self._receivable(feed, deliveries)
         if self.own_posted != self._own_answered or self._own:
             deliveries = self._hold_own(feed, deliveries)
         self._plan(feed, deliveries)
+
+    def _deliver_run(self, feed: Feed, run: DeliveryRun) -> bool:
+        """A run that nobody acks and all of which goes out alike; False: look at each."""
+        subscriptions, version = feed.subscriptions, self._connection.version
+        is_each = (
+            not feed.is_auto_ack
+            or subscriptions.has_no_local
+            or self._held_tags
+            or self._observer.is_tracing
+            or self._may_receive.is_judged(subscriptions)
+            or (version == V5 and self._topic_alias_max)
+            or self._own
+            or self.own_posted != self._own_answered
+        )
+        if is_each:
+            return False
+        plan = subscriptions.plan(run.reads, run.qos, run.retain, False)
+        if plan is None:
+            feed.done_unnamed(len(run))
+            return True
+        column = None if plan.qos == 2 else self._renderings.column(run, version, *plan)
+        if column is None or column.bytes_max > self._packet_bytes_max:
+            return False
+        now_ms = clock.wall_ms()
+        if now_ms - run.shelf.message(run.start).store_ms >= self._slow_ms:
+            self._note_slow(run[0], now_ms)
+        if plan.qos:
+            self.window.waiting.append(OutgoingRun(column, feed))
+            self._pump([], now_ms)
+            return True
+        self._sent.inc(len(run))
+        feed.done_unnamed(len(run))
+        self._connection.queue(column.whole)
+        self._flush_soon()
+        return True
 
     def _plan(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         out: list[bytes] = []
@@ -360,7 +304,14 @@ class Outbox:
             out.append(self._resending.popleft()[1])
         waiting, flights, limit = window.waiting, window.flights, window.limit
         while waiting and len(flights) < limit:
-            rendering, plan, source, handle = waiting.popleft()
+            following = waiting[0]
+            if isinstance(following, OutgoingRun):
+                sent_count += window.take_run(following, out)
+                if not following.count_left:
+                    waiting.popleft()
+                continue
+            del waiting[0]
+            rendering, plan, source, handle = following
             sent_count += self._add(rendering, plan, source, handle, out, now_ms)
         if sent_count:
             self._sent.inc(sent_count)

@@ -6,15 +6,18 @@ share. What the tail says (address, expiry, properties of the packet) is worked 
 and remembered; a message then costs a slice and a dictionary hit.
 """
 
+from operator import add
 from typing import Final
 
 from protocols.canonical import Properties, StoredMessage
+from protocols.delivery_runs import DeliveryRun
 from protocols.mqtt.encoder import publish_head
 from protocols.mqtt.events import to_structured
 from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
+from protocols.remoting.records import record_parts
 from protocols.stored_names import subject_of
 
 QOS_OF: Final = {b"0": 0, b"2": 2}
@@ -135,6 +138,37 @@ class Tail:
         return head
 
 
+class Column:
+    """The PUBLISH packets of one run, for all who get them in the same form."""
+
+    __slots__ = ("_pieces", "_whole", "bytes_max")
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        """Of each: what stands before its packet id, a place for that, what stands behind."""
+
+        self._whole = b""
+        heads, tails = map(len, pieces[::3]), map(len, pieces[2::3])
+        self.bytes_max = 2 + max(map(add, heads, tails))
+        """Of the largest packet, about."""
+
+    def __len__(self) -> int:
+        return len(self._pieces) // 3
+
+    def packets(self, start: int, numbers: list[bytes]) -> list[bytes]:
+        """Pieces of the packets from *start* on, with these packet ids, two bytes each."""
+        pieces = self._pieces[3 * start : 3 * (start + len(numbers))]
+        pieces[1::3] = numbers
+        return pieces
+
+    @property
+    def whole(self) -> bytes:
+        """All packets of QoS 0: the same bytes for everybody."""
+        if not self._whole:
+            self._whole = b"".join(self._pieces)
+        return self._whole
+
+
 class Rendering:
     """One stored message, ready to be sent to anybody."""
 
@@ -222,6 +256,12 @@ class Renderings:
         text = message.properties_text
         if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
             text = text[TAIL_AT:]
+        tail = self._tail(text, message)
+        rendering = self._known[id(message)] = Rendering(message, tail)
+        return rendering
+
+    def _tail(self, text: bytes, message: StoredMessage) -> Tail:
+        """*text*: the stored properties behind the id."""
         tail = self._tails.get((text, message.topic))
         if tail is None:
             if len(self._tails) >= TAILS_MAX:
@@ -229,5 +269,46 @@ class Renderings:
             tail = self._tails[text, message.topic] = Tail(
                 message, self._mount_point, is_structured=self._is_structured
             )
-        rendering = self._known[id(message)] = Rendering(message, tail)
-        return rendering
+        return tail
+
+    def column(
+        self, run: DeliveryRun, version: int, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> Column | None:
+        """
+        The packets of a run, made once for all who get them so.
+
+        None: some message must be looked at for each client (it expires, cannot be named, or is
+        an event as JSON). Raises PeerError if a record is none.
+        """
+        made = run.shelf.made
+        key = (self, version, qos, retain, identifiers, run.start, run.stop)
+        found = made.get(key)
+        if found is None:
+            pieces = self._pieces(run, version, qos, retain, identifiers)
+            found = made[key] = Column(pieces) if pieces else False
+        return found if isinstance(found, Column) else None
+
+    def _pieces(
+        self, run: DeliveryRun, version: int, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> list[bytes]:
+        """Empty: not for a column."""
+        pieces: list[bytes] = []
+        first, is_v5 = 0x30 | qos << 1 | (1 if retain else 0), version == V5
+        last_text, last_topic = b"", b""
+        tail, properties = None, b""
+        records = run.shelf.records
+        for index in range(run.start, run.stop):
+            topic, body, text = record_parts(records[index])
+            if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
+                text = text[TAIL_AT:]
+            if tail is None or text != last_text or topic != last_topic:
+                tail = self._tail(text, run.shelf.message(index))
+                last_text, last_topic = text, topic
+                if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
+                    return []
+                properties = tail.properties(identifiers, 0, 0) if is_v5 else b""
+            if tail.is_empty or (tail.is_event and body == NO_DATA):
+                body = b""
+            behind = properties + body
+            pieces += (tail.head(first, len(behind)), b"", behind)
+        return pieces

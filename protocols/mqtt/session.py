@@ -7,14 +7,21 @@ What a session knows apart from sockets and stores: its subscriptions, its packe
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from protocols.canonical import ReceiptHandle
 from protocols.mqtt.packets import SubscribeItem
-from protocols.mqtt.rendering import Rendering
+from protocols.mqtt.rendering import Column, Rendering
 from protocols.mqtt.topics import parse_filter
 
 PACKET_ID_MAX: Final = 65_535
+
+
+@lru_cache(maxsize=1)
+def packet_id_bytes() -> list[bytes]:
+    """Every packet id as its two bytes, by number."""
+    return [number.to_bytes(2, "big") for number in range(PACKET_ID_MAX + 1)]
 
 
 # ── subscriptions ───────────────────────────────────────────────────────────────────────
@@ -154,6 +161,10 @@ class Source(Protocol):
         """The client has it, or never will."""
         ...
 
+    def done_unnamed(self, count: int) -> None:
+        """The same of deliveries that nobody acknowledges to the store."""
+        ...
+
     def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
         """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
         ...
@@ -170,6 +181,22 @@ class Outgoing(NamedTuple):
     handle: ReceiptHandle | None
 
 
+class OutgoingRun:
+    """Publishes of QoS 1 on their way, rendered for all who get the same; nobody acks them."""
+
+    __slots__ = ("at", "column", "flight")
+
+    def __init__(self, column: Column, source: Source) -> None:
+        self.column = column
+        self.flight = Flight(source, None, 1, Stage.SENT)
+        self.at = 0
+        """What comes before is in flight or done."""
+
+    @property
+    def count_left(self) -> int:
+        return len(self.column) - self.at
+
+
 class Stage:
     """Of an unacknowledged publish; as marked in the store."""
 
@@ -179,7 +206,7 @@ class Stage:
 
 
 class Flight:
-    """One packet id in use."""
+    """One packet id in use, or all those of a run."""
 
     __slots__ = ("handle", "qos", "source", "stage")
 
@@ -191,9 +218,14 @@ class Flight:
         self.qos = qos
         self.stage = stage
 
-    def finish(self) -> None:
-        if self.source is not None and self.handle is not None:
+    def finish(self, count: int = 1) -> None:
+        """*count*: packet ids of a run, which has no handles."""
+        if self.source is None:
+            return
+        if self.handle is not None:
             self.source.done(self.handle)
+        else:
+            self.source.done_unnamed(count)
 
 
 class Window:
@@ -205,7 +237,7 @@ class Window:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.waiting: deque[Outgoing] = deque()
+        self.waiting: deque[Outgoing | OutgoingRun] = deque()
         self.flights: dict[int, Flight] = {}
         self._next_id = 1
 
@@ -215,13 +247,33 @@ class Window:
 
     def take(self, source: Source | None, handle: ReceiptHandle | None, qos: int) -> int:
         """Put into flight; the packet id it got. There must be room."""
+        return self._put(Flight(source, handle, qos, Stage.WAITING if qos == 2 else Stage.SENT))
+
+    def _put(self, flight: Flight) -> int:
         packet_id = self._next_id
         while packet_id in self.flights:
             packet_id = packet_id % PACKET_ID_MAX + 1
         self._next_id = packet_id % PACKET_ID_MAX + 1
-        stage = Stage.WAITING if qos == 2 else Stage.SENT
-        self.flights[packet_id] = Flight(source, handle, qos, stage)
+        self.flights[packet_id] = flight
         return packet_id
+
+    def take_run(self, run: OutgoingRun, out: list[bytes]) -> int:
+        """Put into flight what there is room for, its packets into *out*; how many."""
+        count = min(run.count_left, self.limit - len(self.flights))
+        if count <= 0:
+            return 0
+        first = self._next_id
+        stop = first + count
+        packet_ids = range(first, stop)
+        if stop <= PACKET_ID_MAX and self.flights.keys().isdisjoint(packet_ids):
+            self.flights.update(dict.fromkeys(packet_ids, run.flight))
+            self._next_id = stop
+            numbers = packet_id_bytes()[first:stop]
+        else:
+            numbers = [self._put(run.flight).to_bytes(2, "big") for _ in packet_ids]
+        out += run.column.packets(run.at, numbers)
+        run.at += count
+        return count
 
     def adopt(self, packet_id: int, flight: Flight) -> None:
         """An id that an earlier connection of the session gave [MQTT-4.4.0-1]."""
@@ -232,14 +284,21 @@ class Window:
     def acknowledged(self, packet_ids: Sequence[int]) -> bool:
         """PUBACKs; False: one of them names a QoS 2 publish. Unknown ids are ignored."""
         flights = self.flights
+        last: Flight | None = None
+        count = 0
         for packet_id in packet_ids:
-            flight = flights.get(packet_id)
-            if flight is None:
+            flight = flights.pop(packet_id, None)
+            if flight is last:
+                count += 1
                 continue
-            if flight.qos != 1:
+            if last is not None:
+                last.finish(count)
+            if flight is not None and flight.qos != 1:
+                flights[packet_id] = flight
                 return False
-            del flights[packet_id]
-            flight.finish()
+            last, count = flight, 1
+        if last is not None:
+            last.finish(count)
         return True
 
     def finish(self, packet_id: int) -> None:

@@ -118,6 +118,26 @@ def decode_record(
     )
 
 
+def record_parts(record: bytes) -> tuple[bytes, bytes, bytes]:
+    """
+    (topic, body, properties text) of exactly one record, for who needs no more of it.
+
+    Raises PeerError as ``decode_record`` does.
+    """
+    try:
+        size, magic, _, _, body_size = _HEAD.unpack_from(record)
+        (sys_flag,) = _U32.unpack_from(record, SYS_FLAG_AT)
+        if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & _V6:
+            found = decode_record(record)
+            return found.topic.encode(), found.body, found.properties_text
+        body_end = BODY_AT + body_size
+        topic_end, text = _tail(record, magic, body_end)
+    except (struct.error, IndexError) as error:
+        raise PeerError(f"record: {error}") from error
+    topic = record[body_end + (1 if magic == MAGIC_V1 else 2) : topic_end]
+    return topic, record[BODY_AT:body_end], text
+
+
 def reconsume_count_at(sys_flag: int) -> int:
     """Where the reconsume count lies; hosts with IPv6 addresses are 12 bytes longer."""
     born = 12 if sys_flag & SysFlag.BORN_HOST_V6 else 0

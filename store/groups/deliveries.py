@@ -12,7 +12,7 @@ from typing import Final
 from protocols.clock import Now
 from protocols.errors import Code
 from protocols.remoting.private import AckAction, AckItem, MarkItem
-from store.answers import Granted
+from store.answers import Granted, GrantedRun
 from store.core import Core
 from store.groups.group import GrantBatch, Group
 from store.groups.guard import Guard, Line, end_of
@@ -76,7 +76,7 @@ class Deliveries:
 
     def take(
         self, group: Group, wanted: Wanted, now: Now, holder: int, invisible_ms: int
-    ) -> list[Granted]:
+    ) -> Sequence[Granted]:
         """Grant returned entries, then new ones."""
         fresh: Fresh | None
         by_level: list[int] | None = None
@@ -160,18 +160,24 @@ class Deliveries:
 
     def _granted(
         self, group: Group, positions: Sequence[int], ordinals: Sequence[int], grant: int
-    ) -> list[Granted]:
+    ) -> Sequence[Granted]:
         entries = self._core.entries
         flags, targets = entries.flags_of_each(ordinals), entries.targets
         single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
-        is_plain = single is not None and not (group.attempts or group.marks or targets)
-        if is_plain:
+        found = {} if single is not None else tags_by_ordinal(group, ordinals)
+        is_plain = not (group.attempts or group.marks) and (
+            not targets or targets.keys().isdisjoint(positions)
+        )
+        if is_plain and flags.count(flags[0]) == len(flags):
+            tags = single or found[ordinals[0]]
+            if single or all([found[ordinal] == tags for ordinal in ordinals]):
+                return GrantedRun(positions, grant, flags[0] & _GRANTED_FLAGS, tags)
+        if is_plain and single is not None:
             return [
                 _new(Granted, (at, grant, 1, bits & _GRANTED_FLAGS, at, single, 0, 0))
                 for at, bits in zip(positions, flags, strict=True)
             ]
         out: list[Granted] = []
-        found = {} if single is not None else tags_by_ordinal(group, ordinals)
         for at, ordinal, bits in zip(positions, ordinals, flags, strict=True):
             packet_id, stage = group.marks.get(at, (0, 0))
             bits &= _GRANTED_FLAGS
@@ -295,7 +301,7 @@ class Deliveries:
 
     def resume(
         self, group: Group, holder: int, holds: Sequence[tuple[int, int]], now: Now
-    ) -> list[Granted]:
+    ) -> Sequence[Granted]:
         """A stream opens or opens again."""
         self._hold(holder, group)
         if group.spec.is_inherited:
@@ -316,7 +322,7 @@ class Deliveries:
         self._return(group, sorted(lost), counts=True)
         return []
 
-    def _inherit(self, group: Group, holder: int, now: Now) -> list[Granted]:
+    def _inherit(self, group: Group, holder: int, now: Now) -> Sequence[Granted]:
         """All that is in flight goes to the new owner, under a new grant."""
         positions = sorted(group.in_flight)
         if group.spec.skips_qos0_on_resume:

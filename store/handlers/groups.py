@@ -6,10 +6,10 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.delivering import DeliveryItem, encode_deliver
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
-    DeliveryItem,
     GroupDrop,
     GroupOpen,
     Index,
@@ -28,7 +28,6 @@ from protocols.remoting.private import (
     decode_marks,
     encode_ack_results,
     encode_body,
-    encode_deliver,
 )
 from store.answers import Granted
 from store.handlers.bodies import decode

@@ -8,25 +8,28 @@ opened (store page, rule 12).
 """
 
 import logging
-import struct
 from collections.abc import Iterable, Sequence
 
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
+from protocols.remoting.delivering import (
+    RECORD_HEAD,
+    DeliveryItem,
+    RunItem,
+    join_deliver,
+    pack_delivery,
+    pack_run,
+)
 from protocols.remoting.private import (
-    DELIVERY,
-    DELIVERY_ONE,
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
-    RECORD_HEAD,
     AckItem,
     PrivateCode,
     StreamEnded,
     encode_body,
-    join_deliver,
 )
-from store.answers import Granted
+from store.answers import Granted, GrantedRun
 from store.engine import Engine
 from store.handlers.connection import Connection
 from store.handlers.presence import GatewayKey
@@ -85,14 +88,26 @@ class Stream:
 class Outbox:
     """The DELIVER of one connection and tick, being built as packed pieces."""
 
-    __slots__ = ("byte_count", "connection", "deliveries", "indexes", "records")
+    __slots__ = (
+        "byte_count",
+        "connection",
+        "deliveries",
+        "indexes",
+        "positions",
+        "records",
+        "runs",
+    )
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.records: list[bytes] = []
+        self.records: list[bytes | memoryview] = []
         """Head and bytes of each record, in turn."""
 
+        self.positions: list[int] = []
+        """Of the records."""
+
         self.deliveries: list[bytes] = []
+        self.runs: list[bytes] = []
         self.indexes: dict[int, int] = {}
         """Position of a record → where it stands in the table."""
 
@@ -103,22 +118,55 @@ class Outbox:
         """Deliveries that still fit; an estimate by bytes, exact by count."""
         if self.byte_count >= FRAME_BYTES_MAX >> 1:
             return 0
-        return FRAME_ITEMS_MAX - len(self.deliveries)
+        return FRAME_ITEMS_MAX - len(self.deliveries) - len(self.runs)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.deliveries and not self.runs
 
     def would_overflow(self, record_bytes: int) -> bool:
         """Whether the frame must leave before a record of so many bytes is added."""
         is_large = self.byte_count + record_bytes > FRAME_BYTES_MAX - FRAME_RESERVE
-        return bool(self.deliveries) and (is_large or len(self.deliveries) >= FRAME_ITEMS_MAX)
+        return not self.is_empty and (is_large or len(self.deliveries) >= FRAME_ITEMS_MAX)
+
+    def add_records(
+        self, positions: Sequence[int], records: Sequence[bytes | memoryview], byte_count: int
+    ) -> int:
+        """The index of the first in the table."""
+        first = len(self.positions)
+        self.indexes.update(zip(positions, range(first, first + len(positions)), strict=False))
+        self.positions += positions
+        for position, record in zip(positions, records, strict=True):
+            self.records += (RECORD_HEAD.pack(position, len(record)), record)
+        self.byte_count += byte_count
+        return first
+
+    def unknown_count(self, positions: Sequence[int], at: int) -> int:
+        """How many of *positions* from *at* on are not in the table."""
+        indexes, stop = self.indexes, at + 1
+        while stop < len(positions) and positions[stop] not in indexes:
+            stop += 1
+        return stop - at
+
+    def known_count(self, positions: Sequence[int], at: int, first: int) -> int:
+        """How many of *positions* from *at* on lie side by side in the table, from *first* on."""
+        table = self.positions
+        wanted = len(positions) - at
+        if table[first : first + wanted] == positions[at:]:
+            return wanted
+        count = 1
+        while first + count < len(table) and table[first + count] == positions[at + count]:
+            count += 1
+        return count
 
     def send(self, store_epoch: int) -> None:
         """Queue the DELIVER; the outbox starts anew."""
-        if not self.deliveries:
+        if self.is_empty:
             return
-        pieces = self.records + self.deliveries
-        body = join_deliver(store_epoch, len(self.records) // 2, len(self.deliveries), pieces)
+        body = join_deliver(store_epoch, self.records, self.deliveries, self.runs)
         command = RemotingCommand(PrivateCode.DELIVER, None, body, flag=ONEWAY_FLAG, is_binary=True)
         self.connection.peer.send((command,))
-        self.records, self.deliveries = [], []
+        self.records, self.positions, self.deliveries, self.runs = [], [], [], []
         self.indexes.clear()
         self.byte_count = 0
 
@@ -310,6 +358,54 @@ class Streams:
     def _deliver(self, stream: Stream, granted: Sequence[Granted], now: Now) -> int:
         """Pack *granted* into the connection's frame; how many could be read and were."""
         outbox = self._outbox(stream.connection)
+        done = 0
+        if isinstance(granted, GrantedRun):
+            done = self._deliver_run(stream, outbox, granted)
+            stream.sent += done
+            if done == len(granted):
+                return done
+            granted = granted[done:]
+        if outbox.runs:
+            outbox.send(self._engine.epoch)  # the order of a stream: its deliveries, then its runs
+        return done + self._deliver_each(stream, outbox, granted, now)
+
+    def _deliver_run(self, stream: Stream, outbox: Outbox, granted: GrantedRun) -> int:
+        """As few wire runs as its records make; how many deliveries, from its beginning."""
+        positions, count, at = granted.positions, len(granted), 0
+        while at < count:
+            first = outbox.indexes.get(positions[at], -1)
+            if first >= 0:
+                stop = at + outbox.known_count(positions, at, first)
+            else:
+                stop = at + outbox.unknown_count(positions, at)
+                try:
+                    records = self._engine.records_at(positions[at:stop])
+                except Refused:
+                    return at
+                size = sum(map(len, records)) + ITEM_BYTES * len(records)
+                if outbox.would_overflow(size):
+                    outbox.send(self._engine.epoch)
+                if size > FRAME_BYTES_MAX - FRAME_RESERVE:
+                    return at
+                first = outbox.add_records(positions[at:stop], records, size)
+            run = RunItem(
+                stream.number,
+                stream.group,
+                granted.grant,
+                1,
+                granted.flags,
+                first,
+                stop - at,
+                granted.tags,
+            )
+            outbox.runs.append(pack_run(run))
+            outbox.byte_count += ITEM_BYTES
+            at = stop
+        return count
+
+    def _deliver_each(
+        self, stream: Stream, outbox: Outbox, granted: Sequence[Granted], now: Now
+    ) -> int:
         indexes, record_at = outbox.indexes, self._engine.record_at
         number, group, delivered = stream.number, stream.group, 0
         for grant in granted:
@@ -321,18 +417,12 @@ class Streams:
                 except Refused as error:
                     self._discard(stream, grant, error, now)
                     continue
-                size = len(record)
+                size = len(record) + ITEM_BYTES
                 if outbox.would_overflow(size):
                     outbox.send(self._engine.epoch)
-                indexes[target] = index = len(outbox.records) >> 1
-                outbox.records += (RECORD_HEAD.pack(target, size), record)
-                outbox.byte_count += size + ITEM_BYTES
+                index = outbox.add_records((target,), (record,), size)
             facts = (number, index, position, serial, attempt & 0xFFFF, flags, stage, packet_id)
-            if len(tags) == 1:
-                outbox.deliveries.append(DELIVERY_ONE.pack(*facts, group, 1, tags[0]))
-            else:
-                tail = struct.pack(f">{len(tags)}H", *tags)
-                outbox.deliveries.append(DELIVERY.pack(*facts, group, len(tags)) + tail)
+            outbox.deliveries.append(pack_delivery(DeliveryItem(*facts, group, tags)))
             delivered += 1
         outbox.byte_count += ITEM_BYTES * delivered
         stream.sent += delivered

@@ -10,6 +10,7 @@ Two gateways are ``FakeServices(broker, "gw-1")`` and ``FakeServices(broker, "gw
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from protocols import clock
 from protocols.canonical import (
@@ -31,6 +32,7 @@ from protocols.canonical import (
     SendResults,
     StoredMessage,
 )
+from protocols.delivery_runs import DeliveryRun, Shelf
 from protocols.errors import Code, Refused
 from protocols.pipeline import (
     ClientInfo,
@@ -49,6 +51,35 @@ from tests.support.fake_held import FakeHeld, FakeReplies
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 QUEUES_PER_TOPIC = 4
 HELD_AT = 7000
+
+
+def as_runs(deliveries: Sequence[Delivery]) -> list[Sequence[Delivery]]:
+    """Neighbours that differ in nothing but their message as runs, as a gateway hands them in."""
+    parts: list[Sequence[Delivery]] = []
+    for facts, same in groupby(deliveries, lambda d: (d[2:], d.handle.group, d.handle.grant)):
+        (attempt, reads, qos, retain, packet_id, stage), group, grant = facts
+        found = list(same)
+        if attempt != 1 or packet_id or stage:
+            parts.append(found)
+            continue
+        messages = [delivery.message for delivery in found]
+        positions = [delivery.handle.position for delivery in found]
+        by_record = {message.record: message for message in messages}
+        records = [message.record for message in messages]
+        shelf = Shelf(CLUSTER, BROKER, 1, positions, records, by_record.__getitem__)
+        run = DeliveryRun(
+            shelf,
+            0,
+            len(found),
+            group=group,
+            group_name=found[0].handle.group_name,
+            grant=grant,
+            qos=qos,
+            retain=retain,
+            reads=reads,
+        )
+        parts.append(run)
+    return parts
 
 
 @dataclass(slots=True)
@@ -438,8 +469,8 @@ class FakeStream:
             return
         taken = self.broker.take(self.group, self.credit - self.delivered, self)
         self.delivered += len(taken)
-        if taken:
-            self.sink.deliver(taken)
+        for part in as_runs(taken):
+            self.sink.deliver(part)
 
     def _pump_shared(self) -> None:
         """Members take turns, one message each."""

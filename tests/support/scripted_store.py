@@ -12,7 +12,7 @@ import msgspec
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code
-from protocols.remoting import private
+from protocols.remoting import delivering, private
 from protocols.remoting.bodies import (
     BrokerData,
     QueueData,
@@ -102,7 +102,7 @@ class ScriptedStore:
         self.streams: dict[int, private.StreamOpen] = {}
         self.stream_opens: list[private.StreamOpen] = []
         self.credits: dict[int, int] = {}
-        self.in_flight: list[private.DeliveryItem] = []
+        self.in_flight: list[delivering.DeliveryItem] = []
         self.refusal = 0
         self.peers: list[Peer] = []
         self.data: Peer | None = None
@@ -154,8 +154,8 @@ class ScriptedStore:
         tags: tuple[int, ...] = (0,),
     ) -> None:
         """Push one delivery."""
-        item = private.DeliveryItem(stream, 0, position, grant, 1, 1, 0, packet_id, 1, tags)
-        body = private.encode_deliver(self.epoch, [(position, record)], [item])
+        item = delivering.DeliveryItem(stream, 0, position, grant, 1, 1, 0, packet_id, 1, tags)
+        body = delivering.encode_deliver(self.epoch, [(position, record)], [item])
         assert self.data is not None
         command = RemotingCommand(PrivateCode.DELIVER, None, body, flag=ONEWAY_FLAG)
         self.data.send([command])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from protocols.daemon.config import ClusterAuth
-from protocols.remoting import private
+from protocols.remoting import delivering, private
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -84,11 +84,11 @@ class GatewayEnd:
         self.epoch = 0
         self.store_epoch = 0
         self.frame = 0
-        self.deliveries: list[private.DeliveryItem] = []
+        self.deliveries: list[delivering.DeliveryItem] = []
         self.bodies: list[bytes] = []
         """Record of each delivery, same order."""
 
-        self.frames: list[private.DeliverBody] = []
+        self.frames: list[delivering.DeliverBody] = []
         self.ended: list[private.StreamEnded] = []
         self.client: RemotingClient | None = None
         self._changed = asyncio.Event()
@@ -198,12 +198,12 @@ class GatewayEnd:
         items = [private.AckItem(d.group, d.position, d.grant) for d in self.deliveries]
         assert all(code == 20000 for _, code in await self.ack(*items))
 
-    async def pop(self, group: int, count: int = 32, **options: Any) -> private.DeliverBody:
+    async def pop(self, group: int, count: int = 32, **options: Any) -> delivering.DeliverBody:
         options.setdefault("invisible_ms", 30_000)
         body = private.Pop(group=group, count=count, **options)
         answer = await self.request(PrivateCode.POP, msgspec.msgpack.encode(body))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        return private.decode_deliver(answer.body)
+        return delivering.decode_deliver(answer.body)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for pushed frames until *is_so*."""
@@ -212,7 +212,7 @@ class GatewayEnd:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def received(self, count: int) -> list[private.DeliveryItem]:
+    async def received(self, count: int) -> list[delivering.DeliveryItem]:
         """Wait until *count* deliveries have come in all; never more."""
         await self.until(lambda: len(self.deliveries) >= count)
         assert len(self.deliveries) == count
@@ -221,10 +221,10 @@ class GatewayEnd:
     def _pushed(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
         for command in commands:
             if command.code == PrivateCode.DELIVER:
-                body = private.decode_deliver(command.body)
+                body = delivering.decode_deliver(command.body)
                 self.frames.append(body)
-                self.deliveries += body.deliveries
-                self.bodies += [body.records[d.record_index][1] for d in body.deliveries]
+                self.deliveries += body.each()
+                self.bodies += [body.records[d.record_index] for d in body.each()]
             elif command.code == PrivateCode.STREAM_ENDED:
                 self.ended.append(msgspec.msgpack.decode(command.body, type=private.StreamEnded))
         self._changed.set()

@@ -1,0 +1,122 @@
+"""
+One standing stream into a session's outbox: its own, or its part in a shared subscription.
+
+Keeps the credit, gathers the acks and marks of a tick, and holds back what came too early.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from protocols.canonical import Delivery, ReceiptHandle
+from protocols.errors import Code
+from protocols.mqtt.session import Stage, Subscriptions
+from protocols.pipeline import DeliveryStream
+
+if TYPE_CHECKING:
+    from protocols.mqtt.outbox import Outbox
+
+Marks = list[tuple[ReceiptHandle, int, int]]
+
+
+class Feed:
+    """One stream into the outbox: its credit, its acks, what came before it was ready."""
+
+    def __init__(
+        self,
+        outbox: "Outbox",
+        subscriptions: Subscriptions,
+        *,
+        credit: int,
+        is_auto_ack: bool,
+        is_marked: bool,
+        ended: Callable[["Feed", Code], None],
+    ) -> None:
+        self.subscriptions = subscriptions
+        self.is_marked = is_marked
+        """Packet ids and stages are kept at the store: the session outlives us."""
+
+        self.credit = credit
+        self.early: list[Delivery] | None = []
+        """What came before ``start``; None: started."""
+
+        self.is_settle_due = False
+        self._outbox = outbox
+        self.is_auto_ack = is_auto_ack
+        self._ended = ended
+        self._stream: DeliveryStream | None = None
+        self._finished_count = 0
+        self._allowed = credit
+        self._to_ack: list[ReceiptHandle] = []
+        self._marks: Marks = []
+
+    # DeliverySink
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if self.early is not None:
+            self.early += deliveries
+        else:
+            self._outbox.deliver(self, deliveries)
+
+    def ended(self, code: Code, hint: str) -> None:
+        self._stream = None
+        self._ended(self, code)
+
+    # owner
+
+    def start(self, stream: DeliveryStream) -> None:
+        """Deliveries flow from now on; those an earlier connection had sent go first."""
+        self._stream = stream
+        early, self.early = self.early or [], None
+        self._outbox.resend(self, [delivery for delivery in early if delivery.packet_id])
+        self._outbox.deliver(self, [delivery for delivery in early if not delivery.packet_id])
+
+    @property
+    def stream(self) -> DeliveryStream | None:
+        return self._stream
+
+    async def close(self, *, drop_group: bool) -> None:
+        """End the stream; what was not acknowledged goes back or stays, as its group says."""
+        stream = self._stream
+        if stream is not None:
+            self.settle()
+            self._stream = None
+            await stream.close(drop_group=drop_group)
+
+    # Source
+
+    def done(self, handle: ReceiptHandle) -> None:
+        self._finished_count += 1
+        if not self.is_auto_ack:
+            self._to_ack.append(handle)
+        if not self.is_settle_due:
+            self._outbox.settle_soon(self)
+
+    def done_unnamed(self, count: int) -> None:
+        self._finished_count += count
+        if not self.is_settle_due:
+            self._outbox.settle_soon(self)
+
+    def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
+        """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
+        self._marks.append((handle, packet_id, Stage.SENT))
+        self._outbox.settle_soon(self)
+
+    async def mark_durably(self, marks: Marks) -> bool:
+        return self._stream is not None and await self._stream.mark_durably(marks)
+
+    def settle(self) -> None:
+        """Send what this tick has gathered: marks, acks, more credit."""
+        self.is_settle_due = False
+        stream = self._stream
+        if stream is None:
+            return
+        if self._marks:
+            marks, self._marks = self._marks, []
+            stream.mark(marks)
+        if self._to_ack:
+            handles, self._to_ack = self._to_ack, []
+            stream.ack(handles)
+        total = self._finished_count + self.credit
+        if total - self._allowed >= self.credit >> 2 and not self._outbox.is_peer_slow():
+            self._allowed = total
+            stream.allow(total)
