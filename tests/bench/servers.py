@@ -27,6 +27,9 @@ class Counters(NamedTuple):
     commits: float
     """Of the stores: one fdatasync each. 0: not known."""
 
+    rss_bytes: int
+    """Resident memory of what holds the connections."""
+
 
 class Server:
     """One system under test."""
@@ -38,11 +41,29 @@ class Server:
     def pids(self) -> list[int]:
         return []
 
+    def front_pids(self) -> list[int]:
+        """The processes that clients are connected to."""
+        return self.pids()
+
+    @property
+    def address(self) -> str:
+        """``host:port``, of several servers with commas between."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def late_address(self) -> str:
+        """Where another server listens after ``join``; empty: there is none."""
+        return ""
+
+    def join(self) -> None:
+        """Another server joins, in the midst of the load."""
+
     def commits(self) -> float:
         return 0.0
 
     def counters(self) -> Counters:
-        return Counters(sum(cpu_s(pid) for pid in self.pids()), self.commits())
+        rss = sum(rss_bytes(pid) for pid in self.front_pids())
+        return Counters(sum(cpu_s(pid) for pid in self.pids()), self.commits(), rss)
 
     def __enter__(self) -> Self:
         return self
@@ -56,10 +77,23 @@ class Server:
         pass
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
 def cpu_s(pid: int) -> float:
     """User and system seconds of a process so far (proc(5): fields 14 and 15)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory (proc(5), statm)."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def store_commits(address: str) -> float:
@@ -84,9 +118,7 @@ class Mosquitto(Server):
     note = "memory"
 
     def __enter__(self) -> Self:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._folder = tempfile.TemporaryDirectory()
         config = Path(self._folder.name) / "mosquitto.conf"
         config.write_text(
@@ -137,6 +169,9 @@ class Cluster(Server):
     def pids(self) -> list[int]:
         return [self._store.process.pid, self._gateway.process.pid]
 
+    def front_pids(self) -> list[int]:
+        return [self._gateway.process.pid]
+
     def commits(self) -> float:
         return store_commits(self._store.addresses["store"])
 
@@ -147,6 +182,41 @@ class Cluster(Server):
         trace: TracebackType | None,
     ) -> None:
         self._daemons.__exit__(kind, error, trace)
+
+
+class Pair(Cluster):
+    """Two gateways, and a third that joins later."""
+
+    name = "tidegate 2 gateways"
+
+    def __enter__(self) -> Self:
+        self._daemons = Daemons().__enter__()
+        self._namesrv = self._daemons.namesrv()
+        self._store = self._daemons.store(self._namesrv)
+        self._gateways = [
+            self._daemons.gateway(self._namesrv, *ONLY_MQTT, name=f"gw-{number}")
+            for number in (1, 2)
+        ]
+        self._late_port = free_port()
+        return self
+
+    @property
+    def address(self) -> str:
+        return ",".join([f"127.0.0.1:{gateway.port('mqtt')}" for gateway in self._gateways])
+
+    @property
+    def late_address(self) -> str:
+        return f"127.0.0.1:{self._late_port}"
+
+    def join(self) -> None:
+        bind = f"listeners.mqtt.bind=127.0.0.1:{self._late_port}"
+        self._gateways.append(self._daemons.gateway(self._namesrv, *ONLY_MQTT, bind, name="gw-3"))
+
+    def pids(self) -> list[int]:
+        return [self._store.process.pid, *self.front_pids()]
+
+    def front_pids(self) -> list[int]:
+        return [gateway.process.pid for gateway in self._gateways]
 
 
 class Local(Cluster):

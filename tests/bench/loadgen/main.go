@@ -22,6 +22,9 @@ type options struct {
 	addr, name, topic                  string
 	conns, inflight, size, qos, window int
 	batch, queues                      int
+	filters, workers                   int
+	late                               string
+	rate                               float64
 	pubs, subs                         int
 	fan                                bool
 	secs, warm                         float64
@@ -57,7 +60,15 @@ func quantiles(all []*latencies) map[string]float64 {
 	}
 	sort.Slice(merged, func(i, j int) bool { return merged[i] < merged[j] })
 	at := func(q float64) float64 { return float64(merged[int(q*float64(len(merged)-1))]) / 1e3 }
-	return map[string]float64{"p50": at(.5), "p90": at(.9), "p99": at(.99), "max": at(1)}
+	return map[string]float64{"p50": at(.5), "p90": at(.9), "p99": at(.99), "max": at(1), "mean": mean(merged)}
+}
+
+func mean(ns []int64) float64 {
+	sum := 0.0
+	for _, value := range ns {
+		sum += float64(value)
+	}
+	return sum / float64(len(ns)) / 1e3
 }
 
 func ownCPU() float64 {
@@ -94,7 +105,7 @@ func fail(err error) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|rsend|rpull|rpop [flags]")
+		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|storm|paced|topics|rsend|rpull|rpop [flags]")
 		os.Exit(2)
 	}
 	var o options
@@ -112,6 +123,10 @@ func main() {
 	f.StringVar(&o.topic, "topic", "bench", "remoting: topic")
 	f.IntVar(&o.batch, "batch", 1, "rsend: messages of one request")
 	f.IntVar(&o.queues, "queues", 4, "remoting: queues of the topic")
+	f.IntVar(&o.filters, "filters", 1000, "topics: how many, each with its filter")
+	f.IntVar(&o.workers, "workers", 256, "storm: connects under way at once")
+	f.Float64Var(&o.rate, "rate", 28000, "paced: messages a second, all pairs together")
+	f.StringVar(&o.late, "late", "", "paced: a server that comes up later, for a tenth more pairs")
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
 	f.Parse(os.Args[2:])
@@ -120,6 +135,12 @@ func main() {
 		runPublishers(o)
 	case "e2e":
 		runEndToEnd(o)
+	case "storm":
+		runStorm(o)
+	case "paced":
+		runPaced(o)
+	case "topics":
+		runTopics(o)
 	case "rsend":
 		runRemoting(o, (*remotingConn).sendLoop)
 	case "rpull":

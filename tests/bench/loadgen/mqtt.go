@@ -37,7 +37,10 @@ func packet(first byte, body []byte) []byte {
 	}
 }
 
-func connect(addr, id string) (*client, error) {
+func connect(addr, id string) (*client, error) { return connectSized(addr, id, 256<<10) }
+
+// connectSized: bufBytes is what one read takes; 0 for who never reads on.
+func connectSized(addr, id string, bufBytes int) (*client, error) {
 	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
 		return nil, err
@@ -53,11 +56,18 @@ func connect(addr, id string) (*client, error) {
 	if ack[0] != 0x20 || ack[3] != 0 {
 		return nil, fmt.Errorf("CONNACK %x", ack)
 	}
-	return &client{conn: conn, buf: make([]byte, 256<<10)}, nil
+	return &client{conn: conn, buf: make([]byte, bufBytes)}, nil
 }
 
 func (c *client) subscribe(filter string, qos int) error {
-	body := append(text([]byte{0, 1}, filter), byte(qos))
+	return c.subscribeAll([]string{filter}, qos)
+}
+
+func (c *client) subscribeAll(filters []string, qos int) error {
+	body := []byte{0, 1}
+	for _, filter := range filters {
+		body = append(text(body, filter), byte(qos))
+	}
 	if _, err := c.conn.Write(packet(0x82, body)); err != nil {
 		return err
 	}
@@ -114,7 +124,11 @@ func (c *client) publishLoop(o options, topic string, count *atomic.Int64, lat *
 	model := packet(byte(0x30|o.qos<<1), append(head, make([]byte, o.size)...))
 	shift := len(model) - bodyAt - o.size
 	idAt, bodyAt = idAt+shift, bodyAt+shift
-	var sentAt [65536]int64
+	mask := uint16(1) // packet ids are in use in turn: so many places are enough
+	for int(mask) < o.inflight {
+		mask = mask<<1 | 1
+	}
+	sentAt := make([]int64, int(mask)+1)
 	out := make([]byte, 0, o.inflight*len(model))
 	free, id, isPinging := o.inflight, uint16(0), false
 	for phase.Load() < 2 {
@@ -131,7 +145,7 @@ func (c *client) publishLoop(o options, topic string, count *atomic.Int64, lat *
 				if id++; id == 0 {
 					id = 1
 				}
-				sentAt[id] = stamp
+				sentAt[id&mask] = stamp
 				binary.BigEndian.PutUint16(out[at+idAt:], id)
 			}
 			if o.size >= 8 {
@@ -173,7 +187,7 @@ func (c *client) publishLoop(o options, topic string, count *atomic.Int64, lat *
 			switch first & 0xF0 {
 			case 0x40:
 				if phase.Load() == 1 {
-					lat.add(at - sentAt[binary.BigEndian.Uint16(body)])
+					lat.add(at - sentAt[binary.BigEndian.Uint16(body)&mask])
 				}
 				done++
 			case 0xD0:
