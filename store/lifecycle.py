@@ -3,6 +3,7 @@ From start to end: recovery, what time decides, snapshots, retention, the closin
 """
 
 import logging
+from functools import partial
 from os import urandom
 from typing import Final
 
@@ -137,6 +138,7 @@ class Lifecycle:
         core.entries.visible = tail.end
         for group in self._parts.groups:
             group.ready = dict.fromkeys(group.reads.values())
+            group.mend_turns()
         if replay.rotten_count or rotten_bytes:
             _log.error("rot: %d records, %d bytes", replay.rotten_count, rotten_bytes)
         return RecoveryReport(
@@ -172,9 +174,22 @@ class Lifecycle:
             self._parts.once.trim(now.wall_ms)
             self._room.end_unused(self._core.queues.rest_woken(RESTING_PER_LOOK))
             self._room.look()
-            self._room.delete(self._room.deletable(now.wall_ms))
+            self._delete_when_durable(now.wall_ms)
         dues.append(self._looked + LOOK_S)
         return min([due for due in dues if due is not None])
+
+    def _delete_when_durable(self, wall_ms: int) -> None:
+        """
+        Segments go once what made them superfluous is durable: after a crash that loses the
+        last acks their messages are owed again.
+        """
+        found = {segment.number for segment in self._room.deletable(wall_ms)}
+        if found:
+            self._core.log.when_durable(partial(self._delete, found, wall_ms))
+
+    def _delete(self, numbers: set[int], wall_ms: int) -> None:
+        still = self._room.deletable(wall_ms)
+        self._room.delete([segment for segment in still if segment.number in numbers])
 
     def _idle(self, now: Now) -> float | None:
         log = self._core.log
@@ -226,7 +241,10 @@ class Lifecycle:
         owed = [
             group.first_owed(end) for group in self._parts.groups if group.name != DISPATCH_NAME
         ]
-        return min([*owed, self._parts.retained.first_owed(end), self._parts.held.first_owed(end)])
+        held = self._parts.held.first_owed(end)
+        lowest = min([*owed, self._parts.retained.first_owed(end), held])
+        late = self._core.entries.targets.items()  # these need the older message they point to
+        return min([lowest, *[target for entry, target in late if entry >= lowest]])
 
     # ── wakings ─────────────────────────────────────────────────────────────────────────
 

@@ -288,6 +288,26 @@ class Group:
         if not waiting:
             self.held.pop(order, None)
 
+    def mend_turns(self) -> None:
+        """
+        After replay: the turn passes where the entry that had it is gone.
+
+        Its end stands in the log, but it went with its segment (or to rot), so that the end
+        found nothing to pass on; what waited behind it would wait for ever.
+        """
+        for order, waiting in list(self.held.items()):
+            left = deque(
+                at for at in waiting if at not in self.in_flight and at not in self.returned
+            )
+            if left and order not in self.turns:
+                self.turns[order] = left.popleft()
+                insort(self.returned, self.turns[order])
+            if left:
+                self.held[order] = left
+            else:
+                del self.held[order]
+        self.held_count = sum([len(waiting) for waiting in self.held.values()])
+
     def _advance(self) -> None:
         heap, opened = self._heap, self.open
         if not heap:

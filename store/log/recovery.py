@@ -253,7 +253,7 @@ def settle_tail(disk: Disk, config: EngineConfig, tail: Tail, data: memoryview) 
     """
     last = tail.segments[-1]
     if tail.was_clean:
-        disk.sync(last.name)
+        _write_again(disk, last, tail, data)
         return last
     base = tail.rewrite_from
     nonce = int.from_bytes(urandom(8), "big")
@@ -280,6 +280,19 @@ def settle_tail(disk: Disk, config: EngineConfig, tail: Tail, data: memoryview) 
         disk.truncate(last.name, last.file_bytes)
     tail.segments.append(segment)
     return segment
+
+
+def _write_again(disk: Disk, last: Segment, tail: Tail, data: memoryview) -> None:
+    """
+    Make the last blocks of a clean end durable in place, by the same bytes.
+
+    The sync of the closing block itself may have failed: then its pages are clean and not on the
+    disk, and a sync alone would promise what is not there.
+    """
+    start, end = last.file_offset(tail.rewrite_from), last.file_offset(tail.end)
+    if start < end:
+        disk.write(last.name, start, [data[start:end]])
+    disk.sync(last.name)
 
 
 def _resealed(block: ScannedBlock, segment: Segment) -> bytes:

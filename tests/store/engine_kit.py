@@ -103,6 +103,10 @@ class Driver:
         self.now = Now(monotonic + seconds, wall_ms + int(seconds * 1000))
         self.engine.tick(self.now)
         self.seal()
+        self.keep_house()
+
+    def keep_house(self) -> None:
+        """What the background thread does with files that were given up."""
         while (upkeep := self.engine.upkeep_due()) is not None:
             upkeep.execute(self.disk)
             self.engine.upkeep_done(upkeep)
@@ -122,6 +126,7 @@ class Driver:
         while (batch := self.engine.take_writes()) is not None:
             batch.execute(self.disk)
             self.engine.confirm(batch)
+        self.keep_house()
 
     def topic(self, name: str = "t", queues: int = 4) -> None:
         self.engine.put_topic(TopicConfig(name, queues, queues), self.now)

@@ -352,6 +352,7 @@ def test_what_is_kept_goes_when_its_time_has_passed() -> None:
     store.later(2)
     assert store.engine.offset_range("t", 0)[0] == 0
     store.later(4000)
+    store.drain()
     low, high = store.engine.offset_range("t", 0)
     assert 0 < low < high == 25
     assert store.engine.read("t", 0, 0, 10, 1 << 20).next_offset == low

@@ -1,0 +1,53 @@
+"""A crash at every disk operation; what was acknowledged is never lost, never doubled."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.soak import Order, run_seed
+
+CRASH_POINTS = 10_000
+MUTATED_SEEDS = (*range(1, 100, 4), *range(0, 100, 4))
+"""Those of stores with little room first."""
+
+MUTATED_STEPS = 250
+
+
+def first_seed() -> int:
+    """Another one in each run; ``TIDEGATE_SEED`` repeats one."""
+    return int(os.environ.get("TIDEGATE_SEED", "") or random.SystemRandom().randrange(1 << 24))
+
+
+@pytest.mark.timeout(300)
+def test_ten_thousand_crash_points() -> None:
+    """On all cores, in far less than a minute; the line says how long, and which seeds."""
+    seed = first_seed()
+    arguments = ["--seed", str(seed), "--crash-points", str(CRASH_POINTS)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.soak", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, f"TIDEGATE_SEED={seed}\n{done.stdout}{done.stderr}"
+    assert int(done.stdout.split()[0]) >= CRASH_POINTS
+
+
+def test_one_seed_is_one_story() -> None:
+    """The same seed is the same run, operation by operation: a failure can be looked at again."""
+    seed = first_seed() % 1000
+    stories = [run_seed(Order(seed, 100)) for _ in range(2)]
+    assert stories[0] == stories[1]
+    assert stories[0].crash_points > 50
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_simulation_notices(mutation: str) -> None:
+    """Each safety measure, taken out, breaks a promise that the simulation looks at."""
+    outcomes = (run_seed(Order(seed, MUTATED_STEPS, mutation)) for seed in MUTATED_SEEDS)
+    assert any(outcome.error for outcome in outcomes)
