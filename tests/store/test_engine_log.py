@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from protocols.errors import Code, Refused
-from protocols.remoting.private import ReadItem
+from protocols.remoting.private import IndexItem, ReadItem
 from store.answers import STORE_FULL, EngineConfig, StoreFailed
 from store.disk import RealDisk
 from store.engine import Engine
@@ -395,3 +395,47 @@ def test_the_same_on_a_real_disk(tmp_path: object) -> None:
     assert len(again.take(again.engine.group_number("g"), 1000)) == 90
     assert isinstance(again.engine, Engine)
     again.disk.close()
+
+
+def test_a_message_with_a_late_entry_is_kept_for_it() -> None:
+    """The entry lies in a newer segment than the message that it points to."""
+    store = Driver(config=replace(TIGHT, retention_s=1))
+    store.topic("t")
+    group = store.open("g", [READ_A])
+    (target,) = store.send(b"old")
+    fill(store, 15)
+    store.engine.index(store.engine.epoch, [IndexItem(target, [A])], store.now)
+    store.drain()
+    for _ in range(3):
+        fill(store, 5)
+        snapshot_twice(store)
+        store.later(5)
+        store.drain()
+    store.restart()
+    (granted,) = store.take(group)
+    assert store.bodies([granted]) == [b"old"]
+    store.ack(group, [granted])
+    snapshot_twice(store)
+    store.later(5)
+    store.drain()
+    with pytest.raises(Refused):
+        store.engine.record_at(target)
+
+
+def test_an_order_key_goes_on_when_the_segment_of_its_turn_is_gone() -> None:
+    """The snapshot says who waits behind the entry; the entry went before the restart."""
+    store = Driver(config=replace(TIGHT, retention_s=1))
+    store.topic("t")
+    group = store.open("g", [READ_A], is_fifo=True)
+    store.send(b"first", keys=[A], order=7)
+    fill(store, 12)
+    store.send(b"second", keys=[A], order=7)
+    (granted,) = store.take(group)
+    fill(store, 12)
+    snapshot_twice(store)
+    store.ack(group, [granted])
+    store.later(5)
+    store.drain()
+    assert store.engine.offset_range("t", 0)[0] > 0
+    store.restart()
+    assert store.bodies(store.take(group)) == [b"second"]
