@@ -1,4 +1,4 @@
-"""``tidegate store``: run one message store."""
+"""``tidegate store``: run one message store, or look into the folder of one."""
 
 import sys
 from pathlib import Path
@@ -7,15 +7,16 @@ import click
 
 from protocols.daemon import config as documents
 from protocols.daemon.cli import daemon_options, fail_config
-from protocols.daemon.lifecycle import run
 from protocols.errors import ConfigError
-from store.app import Store
 from store.config import StoreConfig
+from store.inspection.cli import inspect, verify
 
 
-@click.command("store")
+@click.group("store", invoke_without_command=True)
 @daemon_options
+@click.pass_context
 def command(
+    context: click.Context,
     config: Path | None,
     data: Path | None,
     settings: tuple[str, ...],
@@ -23,6 +24,11 @@ def command(
     log_level: str,
 ) -> None:
     """Run a message store: one log, acknowledged after fdatasync."""
+    if context.invoked_subcommand is not None:
+        return
+    from protocols.daemon.lifecycle import run
+    from store.app import Store
+
     try:
         document = documents.read(config, settings)
         checked = documents.section(document, "store", StoreConfig)
@@ -38,3 +44,7 @@ def command(
             lambda: Store(checked, auth=auth, is_alone=True), pid_file=pid_file, log_level=log_level
         )
     )
+
+
+command.add_command(inspect)
+command.add_command(verify)

@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple
 from protocols.canonical import is_created_explicitly
 
 KEY_BYTES: Final = 16
-SHARDS: Final = 256
-"""By the last byte of the key. A shard grows by itself: 4,000 rows of a million at a time."""
-
 SLOTS_MIN: Final = 16
 LOAD_MAX: Final = 0.7
 PAGE: Final = 4096
@@ -37,7 +34,8 @@ class IdleQueue(NamedTuple):
 
 
 class Shard:
-    """Rows of keys that end alike; column by column."""
+    """Rows of keys whose last byte is the same; column by column. Each of the 256 grows by itself:
+    4,000 rows of a million at a time."""
 
     __slots__ = ("firsts", "free", "keys", "nexts", "numbers", "sealeds", "slots", "used_count")
 
@@ -133,7 +131,7 @@ class IdleTable:
     """All idle queues, by key and by number."""
 
     def __init__(self) -> None:
-        self._shards = [Shard() for _ in range(SHARDS)]
+        self._shards: dict[int, Shard] = {}
         self._by_number: dict[int, array[int]] = {}
         """Page of numbers → (row << 8 | shard) + 1 each; 0: not here."""
 
@@ -147,7 +145,10 @@ class IdleTable:
 
     def add(self, queue: IdleQueue, name: str) -> None:
         index = queue.key[-1]
-        row = self._shards[index].add(queue)
+        shard = self._shards.get(index)
+        if shard is None:
+            shard = self._shards[index] = Shard()
+        row = shard.add(queue)
         page = self._by_number.get(queue.number // PAGE)
         if page is None:
             page = self._by_number[queue.number // PAGE] = array("Q", [0]) * PAGE
@@ -163,9 +164,9 @@ class IdleTable:
 
     def take(self, key: bytes) -> IdleQueue | None:
         """It is an object from now on; its name is still in ``names``."""
-        shard = self._shards[key[-1]]
-        row = shard.find(key)
-        return self._take(shard, row) if row >= 0 else None
+        shard = self._shards.get(key[-1])
+        row = shard.find(key) if shard is not None else -1
+        return self._take(shard, row) if shard is not None and row >= 0 else None
 
     def take_numbered(self, number: int) -> IdleQueue | None:
         place = self._place(number)
@@ -204,20 +205,21 @@ class IdleTable:
     def dump(self) -> list[Any]:
         """As bytes: a million rows take milliseconds."""
         pages = [(number, page.tobytes()) for number, page in self._by_number.items() if any(page)]
-        shards = [shard.dump() for shard in self._shards] if self.count else []
+        shards = [(index, shard.dump()) for index, shard in self._shards.items() if self.count]
         return [self.count, shards, pages, self.names]
 
     def load(self, dumped: list[Any]) -> None:
         self.count, shards, pages, names = dumped
         self.names = dict(names)
-        for shard, parts in zip(self._shards, shards, strict=False):
+        for index, parts in shards:
+            shard = self._shards[index] = Shard()
             shard.load(parts)
         for number, data in pages:
             page = self._by_number[number] = array("Q")
             page.frombytes(data)
 
     def __iter__(self) -> Iterator[IdleQueue]:
-        for shard in self._shards:
+        for shard in self._shards.values():
             for row, number in enumerate(shard.numbers):
                 if number:
                     yield shard.get(row)

@@ -64,15 +64,19 @@ def snapshot_names(disk: Disk) -> list[str]:
 
 def read_snapshots(disk: Disk, log_id: bytes) -> list[Snapshot]:
     """Those of this log that verify, newest first."""
-    found: list[Snapshot] = []
-    for name in snapshot_names(disk):
-        data = disk.read(name, 0, disk.size(name))
-        if len(data) < _HEAD.size:
-            continue
-        magic, owner, position, crc, size = _HEAD.unpack_from(data)
-        body = data[_HEAD.size :]
-        plain = _HEAD.pack(magic, owner, position, 0, size)
-        is_good = magic == MAGIC and owner == log_id and len(body) == size
-        if is_good and crc32(body, crc32(plain)) == crc:
-            found.append(Snapshot(position, msgspec.msgpack.decode(body)))
-    return found
+    found = [read_snapshot(disk, name, log_id) for name in snapshot_names(disk)]
+    return [snapshot for snapshot in found if snapshot is not None]
+
+
+def read_snapshot(disk: Disk, name: str, log_id: bytes) -> Snapshot | None:
+    """None: it is of another log, or does not verify."""
+    data = disk.read(name, 0, disk.size(name))
+    if len(data) < _HEAD.size:
+        return None
+    magic, owner, position, crc, size = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    plain = _HEAD.pack(magic, owner, position, 0, size)
+    is_good = magic == MAGIC and owner == log_id and len(body) == size
+    if not is_good or crc32(body, crc32(plain)) != crc:
+        return None
+    return Snapshot(position, msgspec.msgpack.decode(body))

@@ -103,18 +103,21 @@ class Consumers(World):
                 grant = self.head.groups[name].open[at].grant
                 self._settle(name, AckItem(number, at, grant))
 
+    def leave_nothing(self) -> None:
+        """All is acknowledged, and a moment later retention looks: the disk knows nothing yet."""
+        self.catch_up()
+        self.turn_clock(4.0)
+        self.let_time_decide()
+
     # ── settle ──────────────────────────────────────────────────────────────────────────
 
     def settle_deliveries(self) -> None:
-        """Ack, change, release, mark; some handles are old."""
+        """Ack, change, release; some handles are old."""
         name = self.random.choice(list(self.head.groups))
         handles = self.handles.get(name, [])
         chosen = self.random.sample(handles, min(len(handles), self.random.choice([1, 3, 20])))
         chosen = list(dict(chosen).items())
         number = self.engine.group_number(name)
-        if self.random.random() < 0.25:
-            self._mark(name, number, chosen)
-            return
         for position, grant in chosen:
             action = self.random.choice([AckAction.ACK] * 6 + [AckAction.CHANGE, AckAction.RELEASE])
             delay_ms = self.random.choice([0, 3000]) if action == AckAction.CHANGE else 0
@@ -154,8 +157,13 @@ class Consumers(World):
             counts = item.action == AckAction.CHANGE
             self.change(lambda model: model.give_back(name, [position], counts=counts))
 
-    def _mark(self, name: str, number: int, chosen: Sequence[tuple[int, int]]) -> None:
-        for position, grant in chosen:
+    def mark_deliveries(self) -> None:
+        """Packet ids and stages, of the newest deliveries and a few old ones."""
+        name = self.random.choice(list(self.head.groups))
+        handles = self.handles.get(name, [])
+        old = self.random.sample(handles, min(len(handles), 1))
+        number = self.engine.group_number(name)
+        for position, grant in dict([*handles[-3:], *old]).items():
             packet_id, stage = self.random.randrange(1, 100), self.random.randrange(3)
             item = MarkItem(number, position, grant, packet_id, stage)
             one = self.head.groups[name].open.get(position)

@@ -156,6 +156,9 @@ class Model:
     )
     """Gateway → frame → (positions, offsets, refusals)."""
 
+    refusals: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Gateway → order key → latest frame in which an item of it was refused."""
+
     def fork(self) -> "Model":
         return Model(
             {name: list(entries) for name, entries in self.queues.items()},
@@ -168,7 +171,13 @@ class Model:
             dict(self.retained),
             dict(self.once),
             {name: dict(frames) for name, frames in self.frames.items()},
+            {name: dict(refusals) for name, refusals in self.refusals.items()},
         )
+
+    def stuck(self, gateway: str, answered: int) -> set[int]:
+        """Order keys of refusals that the gateway has not been told of."""
+        refusals = self.refusals.get(gateway, {})
+        return {order for order, frame in refusals.items() if frame > answered}
 
     # ── queues ──────────────────────────────────────────────────────────────────────────
 

@@ -23,6 +23,7 @@ from protocols.remoting.private import (
     encode_set,
 )
 from store.answers import STORE_FULL, AppendRecord, Pending, TopicConfig
+from store.engine import Engine
 from tests.simulation.checks import expect
 from tests.simulation.consumers import Consumers
 from tests.simulation.reference import Entry, Model, QueueName
@@ -68,7 +69,8 @@ class Script(Consumers):
             *[self.send] * 7,
             *[self.append] * 2,
             *[self.consume] * 6,
-            *[self.settle_deliveries] * 5,
+            *[self.settle_deliveries] * 4,
+            *[self.mark_deliveries] * 3,
             *[self.seal] * 5,
             *[self.write] * 8,
             *[self.drain] * 2,
@@ -87,7 +89,7 @@ class Script(Consumers):
             self.repeat_frame,
         ]
         if self.is_tight:
-            self.steps += [self.catch_up, self.keep_house, self.tick] * 3
+            self.steps += [self.catch_up, self.keep_house, self.tick] * 3 + [self.leave_nothing]
         else:
             self.steps.append(self.fill_disk)
 
@@ -127,10 +129,10 @@ class Script(Consumers):
         self._check(self.disk.fork(self.seed))
 
     def _fault(self) -> None:
-        fault = self.random.randrange(6)
+        fault = self.random.randrange(7)
         if fault == 0:
             self.disk.sync_errors = 1
-        elif fault == 4:
+        elif fault >= 5:
             self._close()
         elif fault == 1:
             self.disk.write_errors = 1
@@ -154,7 +156,6 @@ class Script(Consumers):
         for gateway in self.gateways:
             open_frames, gateway.unanswered = gateway.unanswered, []
             ran = self.head.frames.get(gateway.name, {})
-            gateway.refusals = [one for one in gateway.refusals if one[0] in ran]
             for number in open_frames:
                 pending = self.engine.settle(gateway.name, gateway.epoch, number, self.now)
                 wanted = ran.get(number)
@@ -230,8 +231,7 @@ class Script(Consumers):
         """(offsets, refusals by item) that the frame should be answered with."""
         model = self.head.fork()
         is_full = not self.engine._room.has_room_for(size)
-        refusals = [one for one in gateway.refusals if one[0] > gateway.answered]
-        stuck = {order for _, order in refusals}
+        stuck = model.stuck(gateway.name, gateway.answered)
         offsets: list[int] = []
         codes: dict[int, int] = {}
         for index, (one, body, order, once_key, _, flags) in enumerate(items):
@@ -250,7 +250,6 @@ class Script(Consumers):
                 offsets.append(-1)
                 if order:
                     stuck.add(order)
-                    refusals.append((gateway.frame, order))
                 continue
             if flags & ItemFlag.HAS_ONCE_KEY and once_key in model.once:
                 offsets.append(model.once[once_key][1])
@@ -262,8 +261,19 @@ class Script(Consumers):
             model.append(names, Entry(0, 0, body, order))
             if flags & ItemFlag.HAS_ONCE_KEY:
                 model.once[once_key] = (0, offset)
-        gateway.refusals = refusals
         return offsets, codes
+
+    def probe(self, engine: Engine, model: Model) -> None:
+        """Order keys that stuck are stuck after the crash as well."""
+        for gateway in self.gateways if "t" in model.topics else ():
+            one = SendSet(int(SetFlag.IS_PRIMARY), "t", 0, ())
+            items = [(one, b"?", order, NO_ONCE_KEY, {}, 1) for order in (1, 2, 3)]
+            frame = _frame(gateway, items, gateway.frame + 2)
+            if not engine._room.has_room_for(len(frame.records)):
+                continue
+            refused = engine.send(gateway.name, frame, self.now).value.refused
+            stuck = model.stuck(gateway.name, gateway.answered)
+            expect("stuck keys", {index + 1 for index in refused}, stuck)
 
     def append(self) -> None:
         """Standard codes."""
@@ -465,6 +475,8 @@ def _store_frame(
             if not flags & ItemFlag.CLEARS_RETAINED:
                 model.retained[properties["TG_SUBJECT"]] = entry
     model.frames.setdefault(gateway, {})[number] = result
+    refusals = model.refusals.setdefault(gateway, {})
+    refusals |= {items[index][2]: number for index in codes if items[index][2]}
 
 
 def _frame(gateway: Gateway, items: Sequence[Item], number: int = 0) -> SendFrame:

@@ -22,7 +22,7 @@ def first_seed() -> int:
     return int(os.environ.get("TIDEGATE_SEED", "") or random.SystemRandom().randrange(1 << 24))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_ten_thousand_crash_points() -> None:
     """On all cores, in far less than a minute; the line says how long, and which seeds."""
     seed = first_seed()
@@ -46,6 +46,7 @@ def test_one_seed_is_one_story() -> None:
     assert stories[0].crash_points > 50
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_simulation_notices(mutation: str) -> None:
     """Each safety measure, taken out, breaks a promise that the simulation looks at."""

@@ -66,9 +66,6 @@ class Gateway:
     frame: int = 0
     answered: int = 0
     unanswered: list[int] = field(default_factory=list)
-    refusals: list[tuple[int, int]] = field(default_factory=list)
-    """(frame, order key) of refused items."""
-
 
 @dataclass
 class Figures:
@@ -256,6 +253,10 @@ class World:
             numbers = [*gateway.unanswered, gateway.frame + 1]
             compare_frames(engine, model, gateway.name, gateway.epoch, numbers, self.now)
         compare(engine, model, self.now, may_go=self.is_tight)
+        self.probe(engine, model)
+
+    def probe(self, engine: Engine, model: Model) -> None:
+        """What only a request can show."""
 
     # ── the writer ──────────────────────────────────────────────────────────────────────
 
