@@ -67,6 +67,7 @@ class Gateway:
     answered: int = 0
     unanswered: list[int] = field(default_factory=list)
 
+
 @dataclass
 class Figures:
     """What a run did."""
