@@ -20,7 +20,7 @@ from store.retention.room import Room
 FLAGS: Final = 1 | int(EntryFlag.HAS_TAG)
 """At least once, with its tag."""
 
-PLANS_MAX: Final = 20_000
+PLANS_MAX: Final = 100_000
 
 
 class PlainRun(NamedTuple):

@@ -47,7 +47,7 @@ _IS_HELD: Final = int(ItemFlag.DELAYED | ItemFlag.HALF)
 _HAS_TAG: Final = int(EntryFlag.HAS_TAG)
 _NOT_PLAIN: Final = _HAS_ONCE | _IS_HELD
 _SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
-PLANS_MAX: Final = 20_000
+PLANS_MAX: Final = 100_000
 """Sets whose queues are remembered: as many heads as are in use at a time."""
 
 

@@ -21,7 +21,7 @@ from store.log.messages import tag_hash
 from store.plain import PlainRun, RunResult
 
 BATCH_COUNT_MAX: Final = 10_000
-LANES_MAX: Final = 20_000
+LANES_MAX: Final = 100_000
 """(Topic, queue) pairs whose shared bytes are remembered."""
 
 REGION: Final = "DefaultRegion"

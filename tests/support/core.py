@@ -101,7 +101,7 @@ class ListSink:
         self.end = (code, hint)
         self._news.set()
 
-    async def wait(self, count: int, timeout_s: float = 10.0) -> list[Delivery]:
+    async def wait(self, count: int, timeout_s: float = 60.0) -> list[Delivery]:
         """The deliveries, once there are *count*."""
         async with asyncio.timeout(timeout_s):
             while len(self.deliveries) < count:
@@ -126,7 +126,7 @@ def messages(subject: str, *bodies: bytes, order_key: str = "", **head: object) 
     return [Message(shared, body) for body in bodies]
 
 
-async def until(condition: object, timeout_s: float = 5.0) -> None:
+async def until(condition: object, timeout_s: float = 60.0) -> None:
     """Let the loop run until *condition* (a callable) is true."""
     assert callable(condition)
     async with asyncio.timeout(timeout_s):

@@ -21,10 +21,10 @@ import (
 type options struct {
 	addr, name, topic                  string
 	conns, inflight, size, qos, window int
-	batch, queues                      int
 	filters, workers                   int
 	late                               string
 	rate                               float64
+	batch, queues, topics, from        int
 	pubs, subs                         int
 	fan                                bool
 	secs, warm                         float64
@@ -127,6 +127,8 @@ func main() {
 	f.IntVar(&o.workers, "workers", 256, "storm: connects under way at once")
 	f.Float64Var(&o.rate, "rate", 28000, "paced: messages a second, all pairs together")
 	f.StringVar(&o.late, "late", "", "paced: a server that comes up later, for a tenth more pairs")
+	f.IntVar(&o.topics, "topics", 1, "rsend: so many topics <topic>0, <topic>1, …")
+	f.IntVar(&o.from, "from", 0, "rsend: where in the round of topics to begin")
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
 	f.Parse(os.Args[2:])

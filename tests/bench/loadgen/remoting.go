@@ -173,7 +173,13 @@ func (c *remotingConn) sendLoop(o options, worker int, count *atomic.Int64, lat 
 			if o.batch > 1 {
 				message = batchBody(body, worker, n, o.batch)
 			}
-			h := newHeader(code, sendFields(o.topic, (worker+n)%o.queues, properties, o.batch > 1))
+			topic, queue := o.topic, (worker+n)%o.queues
+			if o.topics > 1 { // every topic and queue in turn, neighbours far from one another
+				turn := (o.from + n*o.conns + worker) * 7919
+				topic += strconv.Itoa(turn % o.topics)
+				queue = turn / o.topics % o.queues
+			}
+			h := newHeader(code, sendFields(topic, queue, properties, o.batch > 1))
 			atomic.StoreInt64(&started[slot], time.Now().UnixNano())
 			if c.write(h, slot, message) != nil {
 				return
