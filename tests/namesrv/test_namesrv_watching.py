@@ -66,7 +66,7 @@ def register(counter: int, *topics: str, broker: str = "a", **fields: str) -> Re
         "clusterName": "c",
         "brokerId": "0",
         "haServerAddr": "",
-        "heartbeatTimeoutMillis": "3000",
+        "heartbeatTimeoutMillis": "60000",
         "isFullTable": "false" if CHANGES_SINCE in fields else "true",
     }
     return RemotingCommand(RequestCode.REGISTER_BROKER, {**base, **fields}, encode_body(body))
@@ -79,7 +79,7 @@ async def watch(client: RemotingClient, since: RouteChanges | None, wait_ms: int
         wait_ms=wait_ms,
     )
     command = RemotingCommand(PrivateCode.ROUTE_WATCH, None, encode_private(asked), is_binary=True)
-    answer = await client.request(command, 5.0)
+    answer = await client.request(command, 30.0)
     assert answer.code == 0
     assert DEFLATED not in answer.fields
     return msgspec.msgpack.decode(answer.body, type=RouteChanges)

@@ -61,7 +61,7 @@ class Core:
         await self.directory.start()
         self.dispatcher.start()
         self.held.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.cluster.up_links()) < store_count:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.005)
 
