@@ -424,7 +424,8 @@ class Client:
     def _last_record(self, opened: Opened) -> SessionRecord:
         """The session as the connection leaves it."""
         received = self._inbound.received if self._inbound is not None else ()
-        record = msgspec.structs.replace(opened.owned.record, received=received)
+        next_id = opened.outbox.window.next_id
+        record = msgspec.structs.replace(opened.owned.record, received=received, next_id=next_id)
         if self._expiry_s < 0:
             return record
         expiry_s = min(self._expiry_s, self.front.settings.session_expiry_s_max)

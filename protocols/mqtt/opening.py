@@ -218,6 +218,7 @@ async def _agree(
         inflight_max=min(
             settings.inflight_max, find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
         ),
+        next_id=owned.record.next_id,
         packet_bytes_max=packet_bytes_max,
         topic_alias_max=find_int(properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
         flush_soon=driver.flush_soon,

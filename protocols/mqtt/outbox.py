@@ -45,6 +45,7 @@ class Outbox:
         *,
         client_id: str,
         inflight_max: int,
+        next_id: int = 1,
         packet_bytes_max: int,
         topic_alias_max: int,
         flush_soon: Callable[[], None],
@@ -57,7 +58,7 @@ class Outbox:
         observer: Observer,
         peer: str = "",
     ) -> None:
-        self.window = Window(inflight_max)
+        self.window = Window(inflight_max, next_id=next_id)
         self.is_peer_slow = is_peer_slow
         self._connection = connection
         self._renderings = renderings
@@ -155,6 +156,8 @@ class Outbox:
                 kind = like
                 plan = subscriptions.plan(*like)
             if plan is None or not tail.topic or 0 < tail.expires_at_ms <= now_ms:
+                if plan is not None and plan.qos:
+                    window.skip()
                 feed.done(delivery.handle)
             elif not plan.qos:
                 self._add_qos0(rendering, plan, out, now_ms)
@@ -250,7 +253,9 @@ class Outbox:
                     feed.done(delivery.handle)
                     continue
                 flight = Flight(feed, delivery.handle, plan.qos, Stage.SENT)
-                head, tail = self._parts(rendering, plan, now_ms)
+                head, tail = rendering.parts(
+                    self._connection.version, plan.qos, plan.retain, plan.identifiers, now_ms
+                )
                 packet = publish_again(head + packet_id.to_bytes(2, "big") + tail)
             self.window.adopt(packet_id, flight)
             self._resending.append((packet_id, packet))
@@ -312,6 +317,11 @@ class Outbox:
                 continue
             del waiting[0]
             rendering, plan, source, handle = following
+            if rendering.is_expired(now_ms):  # [MQTT-3.3.2-5]
+                window.skip()
+                if source is not None and handle is not None:
+                    source.done(handle)
+                continue
             sent_count += self._add(rendering, plan, source, handle, out, now_ms)
         if sent_count:
             self._sent.inc(sent_count)
@@ -329,9 +339,10 @@ class Outbox:
         now_ms: int,
     ) -> int:
         """Number and send one; 0 if it was too large for the client."""
-        head, tail = self._parts(rendering, plan, now_ms)
+        head, tail = self._parts(rendering, plan, now_ms, source)
         if len(head) + len(tail) + 2 > self._packet_bytes_max:
             self._dropped.inc()  # as if delivered [MQTT-3.1.2-25]
+            self.window.skip()
             if source is not None and handle is not None:
                 source.done(handle)
             return 0
@@ -363,7 +374,15 @@ class Outbox:
         self._connection.queue(packet)
         self._flush_soon()
 
-    def _parts(self, rendering: Rendering, plan: Plan, now_ms: int) -> tuple[bytes, bytes]:
+    def _parts(
+        self, rendering: Rendering, plan: Plan, now_ms: int, source: Source | None = None
+    ) -> tuple[bytes, bytes]:
+        """
+        What stands before and behind the packet id.
+
+        An alias is given by what goes out at once: a publish of QoS 2 that waits for its mark
+        would be overtaken by one that knows its topic by the alias alone.
+        """
         version = self._connection.version
         if version != V5 or not self._topic_alias_max:
             return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
@@ -371,10 +390,14 @@ class Outbox:
         alias = self._aliases.get(topic)
         if alias is not None:
             return rendering.aliased_parts(b"", alias, plan, now_ms)
-        if len(self._aliases) >= self._topic_alias_max:
-            return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
-        alias = self._aliases[topic] = len(self._aliases) + 1
-        return rendering.aliased_parts(topic, alias, plan, now_ms)
+        is_waiting = plan.qos == 2 and source is not None and source.is_marked
+        if len(self._aliases) < self._topic_alias_max and not is_waiting:
+            alias = len(self._aliases) + 1
+            head, tail = rendering.aliased_parts(topic, alias, plan, now_ms)
+            if len(head) + len(tail) + 2 <= self._packet_bytes_max:  # else it is not sent
+                self._aliases[topic] = alias
+                return head, tail
+        return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
 
     def _after_mark(self, flight: Flight, packet_id: int, stage: int, packet: bytes) -> None:
         """Send *packet* once the store has the stage on disk; at once for what it need not keep."""

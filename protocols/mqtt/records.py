@@ -124,6 +124,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     received: tuple[int, ...] = ()
     """Packet ids of QoS 2 publishes that are stored and not released."""
 
+    next_id: int = 1
+    """Packet id of the next publish to the client."""
+
     @property
     def key(self) -> str:
         return session_key(self.tenant, self.client_id)

@@ -235,11 +235,16 @@ class Window:
     Never more than *limit* in flight: the client's Receive Maximum and our own bound.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, next_id: int = 1) -> None:
         self.limit = limit
         self.waiting: deque[Outgoing | OutgoingRun] = deque()
         self.flights: dict[int, Flight] = {}
-        self._next_id = 1
+        self._next_id = next_id
+
+    @property
+    def next_id(self) -> int:
+        """Where the session's next connection goes on counting."""
+        return self._next_id
 
     @property
     def has_room(self) -> bool:
@@ -274,6 +279,10 @@ class Window:
         out += run.column.packets(run.at, numbers)
         run.at += count
         return count
+
+    def skip(self) -> None:
+        """One that will not be sent takes an id as if it had been [MQTT-3.1.2-25]."""
+        self._next_id = self._next_id % PACKET_ID_MAX + 1
 
     def adopt(self, packet_id: int, flight: Flight) -> None:
         """An id that an earlier connection of the session gave [MQTT-4.4.0-1]."""

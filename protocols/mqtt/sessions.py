@@ -268,6 +268,7 @@ class Sessions:
             will=opening.will,
             subscriptions=kept.subscriptions if kept else (),
             received=kept.received if kept else (),
+            next_id=kept.next_id if kept else 1,
         )
 
     def _is_bound(self, record: SessionRecord) -> bool:

@@ -28,7 +28,7 @@ from protocols.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from protocols.mqtt.properties import Property
+from protocols.mqtt.properties import Property, find_int
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
 
@@ -356,6 +356,27 @@ async def test_outbound_topic_aliases(served: Served) -> None:
             ("", ((0x23, 1),)),
             ("u", ()),
         ]
+
+
+async def test_an_alias_is_given_by_what_is_sent(served: Served) -> None:
+    """Neither by a publish too large for the client nor by one that others overtake."""
+    _, address = served
+    limits = ((int(Property.TOPIC_ALIAS_MAXIMUM), 2), (int(Property.MAXIMUM_PACKET_SIZE), 60))
+    async with MqttClient(address, Connect(V5, "c", properties=(*KEPT, *limits))) as client:
+        await client.subscribe(SubscribeItem("#", 2))
+        await client.publish("t", b"x" * 60, 0)
+        await client.publish("t", b"fits", 0)
+        (found,) = await client.publishes(1)
+        assert (found.topic, found.payload, found.properties) == ("t", b"fits", ((0x23, 1),))
+        client.send(Publish("u", b"2", 2, packet_id=7), Publish("u", b"0", 0))
+        names = {1: "t"}
+        packets = [await client.receive() for _ in range(3)]
+        assert Pubrec(7) in packets
+        for packet in packets:
+            if isinstance(packet, Publish):
+                alias = find_int(packet.properties, Property.TOPIC_ALIAS, 0)
+                assert (packet.topic or names.get(alias)) == "u"
+                names[alias] = "u"
 
 
 async def test_a_denied_publish(served: Served) -> None:

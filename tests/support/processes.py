@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-READY_S_MAX = 30.0
+READY_S_MAX = 90.0
 """A loaded two-core machine takes its time; an idle one needs under two seconds."""
 
 STOP_S_MAX = 30.0

@@ -1,0 +1,242 @@
+"""SUBSCRIBE, UNSUBSCRIBE, matching, shared subscriptions."""
+
+import pytest
+
+from protocols.mqtt.packets import (
+    V5,
+    Connect,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    Suback,
+    Subscribe,
+    SubscribeItem,
+    Unsuback,
+    Unsubscribe,
+)
+from protocols.mqtt.properties import Property
+from tests.conformance.clauses import clauses
+from tests.conformance.peer import Address, Peer
+
+pytestmark = pytest.mark.client
+
+
+@clauses(
+    v5="3.8.4-1 3.8.4-2 3.8.4-5 3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2 2.2.1-6",
+    v311="3.8.4-1 3.8.4-2 3.8.4-4 3.8.4-5 3.9.3-1 3.9.3-2 2.3.1-7",
+)
+def test_mqtt_3_8_4_1_suback(server: Address, word: str, version: int) -> None:
+    """Its packet id, a code for each filter in order: the QoS granted or a refusal."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        items = [SubscribeItem(f"{word}/{qos}", qos) for qos in (2, 0, 1)]
+        items.insert(1, SubscribeItem("denied/#", 2))
+        peer.send(Subscribe(65_535, tuple(items)))
+        refused = Reason.NOT_AUTHORIZED if version == V5 else 0x80
+        peer.expect(Suback(65_535, (2, refused, 0, 1)))
+        for qos in (0, 1, 2):
+            peer.publish(f"{word}/{qos}", b"", 2)
+        found = peer.delivered(3)
+        assert sorted(packet.qos for packet in found) == [0, 1, 2]
+
+
+@clauses(v5="3.8.4-3 3.8.4-4", v311="3.8.4-3")
+def test_mqtt_3_8_4_3_the_same_filter_replaces(server: Address, word: str, version: int) -> None:
+    """One subscription, with the new QoS; what is retained comes again; nothing is lost."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        peer.publish(word, b"kept", 1, retain=True)
+        with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+            for qos in (0, 2, 1):
+                peer.subscribe(SubscribeItem(word, qos))
+                pub.publish(word, b"live", 2)
+                found = peer.delivered(2)
+                assert [(p.payload, p.qos) for p in found] == [
+                    (b"kept", min(qos, 1)),
+                    (b"live", qos),
+                ]
+        assert peer.is_silent()
+
+
+@clauses(
+    v5="3.10.4-1 3.10.4-4 3.10.4-5 3.10.4-6 3.11.3-1 3.11.3-2 2.2.1-6",
+    v311="3.10.4-1 3.10.4-4 3.10.4-5 3.10.4-6 2.3.1-7",
+)
+def test_mqtt_3_10_4_1_unsuback(server: Address, word: str, version: int) -> None:
+    """Filters are compared as they are written; what is not there has its own code."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        peer.subscribe(SubscribeItem(f"{word}/#"), SubscribeItem(f"{word}/A"))
+        peer.send(Unsubscribe(77, (f"{word}/+", f"{word}/#", f"{word}/a")))
+        reasons = (0x11, 0x00, 0x11) if version == V5 else ()
+        peer.expect(Unsuback(77, reasons))
+        for topic in ("A", "b"):
+            peer.publish(f"{word}/{topic}", b"", 0)
+        assert [packet.topic for packet in peer.delivered(1)] == [f"{word}/A"]
+        peer.send(Unsubscribe(78, (f"{word}/never",)))
+        peer.expect(Unsuback(78, (0x11,) if version == V5 else ()))
+        assert peer.is_silent()
+
+
+@clauses(v5="3.10.4-2 3.10.4-3", v311="3.10.4-2 3.10.4-3")
+def test_mqtt_3_10_4_2_what_is_under_way_is_completed(
+    server: Address, word: str, version: int
+) -> None:
+    """Nothing new after UNSUBACK; a QoS 2 exchange goes on to its end."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        peer.subscribe(SubscribeItem(word, 2))
+        with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+            pub.publish(word, b"before", 2)
+            packet = peer.take(Publish)
+            peer.unsubscribe(word)
+            pub.publish(word, b"after", 2)
+        peer.send(Pubrec(packet.packet_id))
+        peer.expect(Pubrel(packet.packet_id))
+        assert peer.is_silent()
+
+
+@clauses(v5="3.8.3-3")
+def test_mqtt_3_8_3_3_no_local(server: Address, word: str, version: int) -> None:
+    """Nothing of one's own; of others everything; after a reconnect too."""
+    connect = Connect(version, word, clean_start=False, properties=((0x11, 600),))
+    with Peer(server, version, connect) as peer:
+        peer.subscribe(SubscribeItem(word, 1, no_local=True))
+        peer.publish(word, b"own")
+        with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+            pub.publish(word, b"other")
+            assert peer.payloads(1) == [b"other"]
+            peer.leave()
+            with Peer(server, version, connect) as again:
+                again.publish(word, b"own")
+                pub.publish(word, b"more")
+                assert again.payloads(1) == [b"more"]
+                assert again.is_silent()
+
+
+@clauses(v5="3.3.4-2 3.3.4-3 3.3.4-4", v311="3.3.5-1")
+def test_mqtt_3_3_4_2_overlapping_subscriptions(server: Address, word: str, version: int) -> None:
+    """One copy with the highest QoS and all identifiers."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        for number, (topic_filter, qos) in enumerate(
+            ((f"{word}/#", 1), (f"{word}/+", 2), (f"{word}/a", 0)), 1
+        ):
+            peer.subscribe(SubscribeItem(topic_filter, qos), identifier=number * (version == V5))
+        peer.publish(f"{word}/a", b"", 2)
+        (found,) = peer.delivered(1)
+        assert found.qos == 2
+        if version == V5:
+            key = int(Property.SUBSCRIPTION_IDENTIFIER)
+            assert sorted(found.properties) == [(key, 1), (key, 2), (key, 3)]
+        assert peer.is_silent()
+
+
+MATCHES = (
+    ("{w}/#", "{w}", True),
+    ("{w}/#", "{w}/a/b", True),
+    ("{w}/#", "{w}/", True),
+    ("{w}/+", "{w}/a", True),
+    ("{w}/+", "{w}/", True),
+    ("{w}/+", "{w}", False),
+    ("{w}/+", "{w}/a/b", False),
+    ("{w}/+/b", "{w}/a/b", True),
+    ("{w}/+/+", "{w}//", True),
+    ("{w}/A", "{w}/a", False),
+    ("{w}/a", "/{w}/a", False),
+    ("/{w}/a", "/{w}/a", True),
+    ("+/{w}", "/{w}", True),
+    ("{w}/\u00e4", "{w}/a\u0308", False),
+    ("{w}/ ", "{w}/ ", True),
+)
+
+
+@clauses(v5="3.3.2-3 4.7.3-4", v311="3.3.2-3 4.7.3-4")
+def test_mqtt_4_7_3_4_names_are_matched_as_they_are(
+    server: Address, word: str, version: int
+) -> None:
+    """No normalisation, no trimming, no case folding; every level counts."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        for topic_filter, topic, is_match in MATCHES:
+            topic_filter, topic = topic_filter.format(w=word), topic.format(w=word)
+            peer.subscribe(SubscribeItem(topic_filter))
+            peer.publish(topic, topic.encode(), 0)
+            if is_match:
+                (found,) = peer.delivered(1)
+                assert (found.topic, found.payload) == (topic, topic.encode())
+            assert peer.is_silent(), (topic_filter, topic)
+            peer.unsubscribe(topic_filter)
+
+
+@clauses(v5="4.7.2-1", v311="4.7.2-1")
+def test_mqtt_4_7_2_1_dollar_is_not_matched_by_wildcards(
+    server: Address, word: str, version: int
+) -> None:
+    """Of a filter that begins with one; by its own name it is."""
+    with Peer(server, version, Connect(version, word)) as peer:
+        peer.subscribe(SubscribeItem(f"+/{word}/#"), SubscribeItem(f"+/{word}"))
+        peer.publish(f"$own/{word}", b"", 0)
+        peer.publish(f"any/{word}", b"", 0)
+        assert {packet.topic for packet in peer.delivered(1)} == {f"any/{word}"}
+        peer.subscribe(SubscribeItem("$own/#"))
+        peer.publish(f"$own/{word}", b"", 0)
+        assert [packet.topic for packet in peer.delivered(1)] == [f"$own/{word}"]
+
+
+# ── shared subscriptions ────────────────────────────────────────────────────────────────
+
+
+@clauses(v5="4.8.2-3")
+def test_mqtt_4_8_2_3_each_message_goes_to_one_member(
+    server: Address, word: str, version: int
+) -> None:
+    """At the QoS that this member was granted; nothing retained."""
+    share = f"$share/{word}/{word}/t"
+    with Peer(server, version, Connect(version, f"{word}-0")) as low:
+        low.publish(f"{word}/t", b"kept", 1, retain=True)
+        low.subscribe(SubscribeItem(share, 0))
+        assert low.is_silent()
+        with Peer(server, version, Connect(version, f"{word}-1")) as high:
+            high.subscribe(SubscribeItem(share, 1))
+            with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+                for number in range(20):
+                    pub.publish(f"{word}/t", b"%d" % number, 2)
+            found = drain(low, 0) + drain(high, 1)
+    assert sorted(found) == sorted(b"%d" % number for number in range(20))
+
+
+def drain(peer: Peer, qos: int) -> list[bytes]:
+    """Acknowledge what comes until a ping is answered with nothing new behind it."""
+    found: list[bytes] = []
+    count = -1
+    while count != len(found):
+        count = len(found)
+        peer.send(b"\xc0\x00")
+        while isinstance(packet := peer.receive(), Publish):
+            assert packet.qos == qos
+            found.append(packet.payload)
+            if qos:
+                peer.send(Puback(packet.packet_id))
+    return found
+
+
+@clauses(v5="4.8.2-6")
+def test_mqtt_4_8_2_6_what_is_refused_goes_to_nobody_else(
+    server: Address, word: str, version: int
+) -> None:
+    """PUBACK or PUBREC with an error is the end of it."""
+    share = f"$share/{word}/{word}/t"
+    with Peer(server, version, Connect(version, f"{word}-0")) as one:
+        one.subscribe(SubscribeItem(share, 2))
+        with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+            for qos in (1, 2):
+                pub.publish(f"{word}/t", b"", qos)
+        for _ in range(2):
+            packet = one.take(Publish)
+            kind = Puback if packet.qos == 1 else Pubrec
+            one.send(kind(packet.packet_id, Reason.UNSPECIFIED_ERROR))
+        assert one.is_silent()
+        with Peer(server, version, Connect(version, f"{word}-1")) as two:
+            two.subscribe(SubscribeItem(share, 2))
+            one.leave()
+            with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+                pub.publish(f"{word}/t", b"next", 1)
+            assert two.payloads(1) == [b"next"]
+            assert two.is_silent()
