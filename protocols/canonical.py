@@ -556,6 +556,9 @@ class GroupSpec:
     """A stream opened with it is the only one: refused (FORBIDDEN) while there are others, and
     others while it is open."""
 
+    is_priority: bool = False
+    """Of a topic whose message queues are priorities: higher ones are handed out first."""
+
     attempts_max: int = 0
     """After so many attempts a message goes to the dead-letter topic; 0: no limit."""
 
@@ -589,6 +592,9 @@ class PopRequest:
 
     sql: str = ""
     """Only messages that this SQL92 expression matches; others are done for this group."""
+
+    attempt_id: str = ""
+    """Names this receive of the client: the same again gets what its answer may have lost."""
 
 
 class InvisibleTimeChange(NamedTuple):

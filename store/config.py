@@ -123,8 +123,9 @@ class StoreConfig(ConfigModel):
     trace: bool = True
     """Clients that trace are told to send their traces (topic ``RMQ_SYS_TRACE_TOPIC``)."""
 
-    check_message_type: bool = True
-    """A topic with the attribute ``message.type`` refuses messages of another type."""
+    check_message_type: bool = False
+    """Topics with the attribute ``message.type`` refuse other messages of direct producers, too
+    (gateways check gRPC's, as Apache's proxy does; Apache's brokers take any)."""
 
     topic_queue_count: int = Field(default=4, ge=1, le=1024)
     """Message queues of a topic that is created without a number."""

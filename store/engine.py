@@ -54,6 +54,7 @@ from store.answers import (
 from store.burial import Burial
 from store.core import Core
 from store.disk import Disk
+from store.groups.attempts import Attempts
 from store.groups.deliveries import Deliveries
 from store.groups.group import Group
 from store.groups.selection import Wanted
@@ -97,6 +98,7 @@ class Engine:
         self._handover = Handover(self._core)
         self._burial = Burial(self._core, self._parts.topics, self._handover)
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
+        self._attempts = Attempts(self._deliveries)
         self._room = Room(self._core)
         self._holding = Holding(self._core, self._parts.held, self._parts.topics, self._room)
         self._keeper = Keeper(
@@ -578,14 +580,16 @@ class Engine:
         queue_id: int = -1,
         tags: frozenset[str] = frozenset(),
         matches: Callable[[bytes], bool] | None = None,
+        attempt_id: str = "",
     ) -> Sequence[Granted]:
         """
         Grant up to *count* entries, returned ones first, in entry order.
 
         Either *holder* (a stream: no deadline; any number the server chose, unique in its run)
         or *invisible_ms*. *tags*, *matches* (of records): other entries are done for this group;
-        one call looks at so many, and wakes the group if it stops there. The grant is logged, not
-        awaited. An unknown group takes nothing.
+        one call looks at so many, and wakes the group if it stops there. An *attempt_id* that took
+        something already gets what is left of it. The grant is logged, not awaited. An unknown
+        group takes nothing.
         """
         self._core.at(now)
         found = self._parts.groups.get(group)
@@ -603,7 +607,10 @@ class Engine:
         )
         if invisible_ms:
             self._keeper.used(found, now)
-        return self._deliveries.take(found, wanted, now, holder, invisible_ms)
+        take = partial(self._deliveries.take, found, wanted, now, holder, invisible_ms)
+        if attempt_id:
+            return self._attempts.take(found, attempt_id, now, invisible_ms, take)
+        return take()
 
     def ready_count(self, group: int) -> int:
         """Entries that ``take`` could grant now (upper bound with tag filters and FIFO)."""

@@ -101,6 +101,7 @@ def group_open(spec: GroupSpec, start: str = "") -> GroupOpen:
         is_auto_ack=spec.is_auto_ack,
         is_inherited=spec.is_inherited,
         is_fifo=spec.is_fifo,
+        is_priority=spec.is_priority,
         attempts_max=spec.attempts_max,
         dead_letter_topic=spec.dead_letter_topic,
         skips_qos0_on_resume=spec.skips_qos0_on_resume,

@@ -446,6 +446,7 @@ class TidegateLink:
             queue_id=request.queue_id,
             tags=list(request.tags),
             sql=request.sql,
+            attempt_id=request.attempt_id,
         )
         now_ms = clock.wall_ms()
         answer = await self._request(PrivateCode.POP, body, timeout_s=wait_ms / 1000 + 5.0)

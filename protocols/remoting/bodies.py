@@ -344,6 +344,28 @@ class BatchAckBody(_Body):
 # ── administration ──────────────────────────────────────────────────────────────────────
 
 
+class ExponentialRetry(_Body):
+    """``ExponentialRetryPolicy``, in ms."""
+
+    initial: int = 5000
+    max: int = 7_200_000
+    multiplier: int = 2
+
+
+class CustomizedRetry(_Body):
+    """``CustomizedRetryPolicy``: waits in ms; empty: the default ones."""
+
+    next: list[int] = []
+
+
+class GroupRetryPolicy(_Body):
+    """How long a message waits between two attempts."""
+
+    type: str = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetry | None = None
+    customized_retry_policy: CustomizedRetry | None = None
+
+
 class GroupConfig(_Body):
     """``SubscriptionGroupConfig``."""
 
@@ -354,6 +376,7 @@ class GroupConfig(_Body):
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
+    group_retry_policy: GroupRetryPolicy = msgspec.field(default_factory=GroupRetryPolicy)
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True

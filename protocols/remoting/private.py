@@ -240,6 +240,7 @@ class GroupOpen(_Body, frozen=True, kw_only=True):
     is_auto_ack: bool = False
     is_inherited: bool = False
     is_fifo: bool = False
+    is_priority: bool = False
     attempts_max: int = 0
     dead_letter_topic: str = ""
     skips_qos0_on_resume: bool = False
@@ -309,6 +310,7 @@ class Pop(_Body, frozen=True, kw_only=True):
     queue_id: int = -1
     tags: list[str] = []
     sql: str = ""
+    attempt_id: str = ""
 
 
 class IndexItem(NamedTuple):

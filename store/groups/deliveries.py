@@ -103,6 +103,8 @@ class Deliveries:
             scans = [(read.serial, read.at) for read in fresh.moved]
         if not positions and not held:
             return []
+        if group.spec.is_priority:
+            by_level = list(positions)
         if by_level is not None:  # books are kept by position
             positions.sort()
             ordinals.sort()
@@ -186,6 +188,21 @@ class Deliveries:
             attempt = group.attempt_of(at)
             out.append(Granted(at, grant, attempt, bits, record, tags, packet_id, stage))
         return out
+
+    def regrant(
+        self, group: Group, batch: GrantBatch, now: Now, invisible_ms: int
+    ) -> tuple[GrantBatch, list[Granted]] | None:
+        """What is left of a batch once more, to who asked for it again; no further attempt."""
+        positions = [at for at in batch.positions if group.in_flight.get(at) is batch]
+        if not positions:
+            return None
+        ordinals = [group.open[position] for position in positions]
+        grant = group.last_grant + 1
+        self._log_grant(group, grant, invisible_ms, 0, positions, [], [])
+        again = GrantBatch(grant, self._core.log.epoch, 0, positions)
+        group.granted(again, ordinals)
+        self._watch(group, again, now, invisible_ms, 0)
+        return again, self._granted(group, positions, ordinals, grant)
 
     # ── back ────────────────────────────────────────────────────────────────────────────
 

@@ -24,6 +24,9 @@ NO_DEADLINE: Final = float("inf")
 HELD_MAX: Final = 10_000
 """Messages a FIFO group may look past behind stuck order keys before it waits."""
 
+KEYLESS: Final = 1 << 64
+"""Beyond all hashes of order keys: the order of a message queue, by its number."""
+
 
 class GroupRead:
     """One queue of a read set, from where on and up to where."""
@@ -248,7 +251,44 @@ class Group:
                     del self.holders[batch.holder]
 
     def _order(self, ordinal: int) -> int:
-        return self._entries.order_of(ordinal)
+        return self._entries.order_of(ordinal) or self.queue_order(ordinal)
+
+    def queue_order(self, ordinal: int) -> int:
+        """A message of a topic without order key follows those before it in its queue; 0: none."""
+        for read in self.reads.values():
+            if read.topic and read.queue.has(ordinal):
+                return KEYLESS + read.queue.number
+        return 0
+
+    def respec(self, spec: GroupOpen) -> None:
+        """Other settings; entries that wait for their turn get along with them."""
+        was_fifo = self.spec.is_fifo
+        self.spec = spec
+        if was_fifo and not spec.is_fifo:
+            for waiting in self.held.values():
+                for position in waiting:
+                    insort(self.returned, position)
+            self.held.clear()
+            self.turns.clear()
+            self.held_count = 0
+        elif spec.is_fifo and not was_fifo:
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        """From now on in order: what came back and is not the first of its key waits."""
+        for position in sorted(self.in_flight):
+            order = self._order(position)
+            if order:
+                self.turns.setdefault(order, position)
+        kept: list[int] = []
+        for position in self.returned:
+            order = self._order(position)
+            if not order or self.turns.setdefault(order, position) == position:
+                kept.append(position)
+            else:
+                self.held.setdefault(order, deque()).append(position)
+                self.held_count += 1
+        self.returned = kept
 
     # ── ends ────────────────────────────────────────────────────────────────────────────
 

@@ -80,9 +80,27 @@ def select_returned(group: Group, wanted: Wanted) -> list[int]:
 
 
 def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> Fresh:
-    """Up to *count* new entries; moves the reads."""
+    """Up to *count* new entries; moves the reads. Of a priority topic: higher queues first."""
     reads = reads_for(group, wanted)
     fresh = Fresh()
+    if not group.spec.is_priority:
+        _select(group, reads, wanted, entries, count, fresh)
+        return fresh
+    for read in sorted(reads, key=lambda read: -read.queue.queue_id):
+        if len(fresh.ordinals) < count and not fresh.is_cut:
+            _select(group, [read], wanted, entries, count, fresh)
+    return fresh
+
+
+def _select(
+    group: Group,
+    reads: list[GroupRead],
+    wanted: Wanted,
+    entries: Entries,
+    count: int,
+    fresh: Fresh,
+) -> None:
+    """Add new entries of *reads* to *fresh*, up to *count* in all."""
     spec = group.spec
     has_filter = bool(wanted.tag_hashes) or wanted.matches is not None
     is_plain = not has_filter and not spec.is_fifo and not entries.expires and not group.live_from
@@ -109,7 +127,6 @@ def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> 
         if looked >= LOOKED_MAX and has_filter:
             fresh.is_cut = bool(reads)
             break
-    return fresh
 
 
 def scan(
@@ -185,7 +202,7 @@ def _sift(
         is_live_only = group.live_from and not columns.flags[index] & EntryFlag.QOS
         if is_live_only and ordinal < group.live_from:
             continue
-        order = columns.orders[index] if group.spec.is_fifo else 0
+        order = columns.orders[index] or group.queue_order(ordinal) if group.spec.is_fifo else 0
         if order and order in turns:
             fresh.held.append(ordinal)
             continue

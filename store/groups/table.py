@@ -89,7 +89,7 @@ class GroupTable:
             self._by_number[number] = self._by_name[spec.name] = group
             if number < VOLATILE_FROM:
                 self._next_number = max(self._next_number, number + 1)
-        group.spec = spec
+        group.respec(spec)
         group.owner_epoch = spec.owner_epoch
         self._sync_reads(group, rows)
         self._sync_topics(group)

@@ -15,7 +15,7 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import AckAction, AckItem
+from protocols.remoting.private import AckAction, AckItem, GroupOpen
 from protocols.remoting.records import NO_HOST, MessageIds, decode_record
 from store.answers import Granted, Pending, TopicConfig
 from store.config import StoreConfig
@@ -82,6 +82,9 @@ class Context:
     rates: Rates = field(default_factory=Rates)
     owner_epochs: dict[int, int] = field(default_factory=dict)
     """Highest owner epoch that opened each group in this run."""
+
+    pop_specs: dict[int, GroupOpen] = field(default_factory=dict)
+    """Groups that clients pop, as they were opened last."""
 
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """(group, topic, queue id) → offset that an operator set: the next pull is sent there."""

@@ -181,6 +181,7 @@ def take_body(context: Context, asked: Pop, now: Now) -> bytes | None:
         queue_id=asked.queue_id,
         tags=frozenset(asked.tags),
         matches=parse_sql(asked.sql).matches,
+        attempt_id=asked.attempt_id,
     )
     records, items, left = pack(context, asked.group, granted, now, bytes_max=FRAME_BYTES_MAX >> 1)
     if left:

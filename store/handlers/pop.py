@@ -32,6 +32,7 @@ from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import TAG, Wants, parse_filter
+from store.handlers.message_types import is_by_priority
 from store.handlers.permissions import reading_forbidden
 from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import READ_WRITE
@@ -69,6 +70,7 @@ class PopAsk(NamedTuple):
     invisible_ms: int
     wants: Wants
     is_fifo: bool
+    attempt_id: str
 
 
 def pop(
@@ -81,7 +83,8 @@ def pop(
     if config is None:
         return no_such_topic(request, topic)
     name = text_field(fields, "consumerGroup")
-    forbidden = reading_forbidden(context, config, use_group(context, name, clock.read()))
+    group = use_group(context, name, clock.read())
+    forbidden = reading_forbidden(context, config, group)
     if forbidden is not None:
         return request.answer(ResponseCode.NO_PERMISSION, remark=forbidden[1])
     count, queue_id = int_field(fields, "maxMsgNums"), int_field(fields, "queueId")
@@ -91,7 +94,7 @@ def pop(
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise Refused(Code.ILLEGAL_INVISIBLE_TIME, topic, f"invisibleTime {invisible_ms}")
     asked = PopAsk(
-        open_pop_group(context, request, topic),
+        open_pop_group(context, request, config, group),
         name,
         topic,
         queue_id,
@@ -99,6 +102,7 @@ def pop(
         invisible_ms,
         parse_filter(fields.get("expType", TAG), fields.get("exp", "")),
         bool_field(fields, "order"),
+        text_field(fields, "attemptId", ""),
     )
     if not _attempt(context, connection, request, asked):
         context.waits.add(
@@ -111,27 +115,35 @@ def pop(
     return None
 
 
-def open_pop_group(context: Context, request: RemotingCommand, topic: str) -> int:
-    """The engine's group behind (group, topic); made on first use. Raises Refused."""
-    name = text_field(request.fields, "consumerGroup")
-    group_name = f"rmq/{name}/{topic}"
-    number = context.engine.group_number(group_name)
-    if number:
-        return number
-    now = clock.read()
-    config = use_group(context, name, now)
-    dead = dead_letter_topic(name)
-    if dead not in context.engine.topics:
-        context.engine.put_topic(TopicConfig(dead, 1, 1, READ_WRITE), now)
+def open_pop_group(
+    context: Context, request: RemotingCommand, topic: TopicConfig, config: bodies.GroupConfig
+) -> int:
+    """
+    The engine's group behind (group, topic), as it is configured now. Raises Refused.
+
+    Made on first use; once more when the group's configuration or what clients ask has changed.
+    """
+    name = config.group_name
+    is_fifo = bool_field(request.fields, "order", False) or config.consume_message_orderly
     spec = GroupOpen(
-        name=group_name,
-        reads=[ReadItem(tag=0, topic=topic)],
-        is_fifo=bool_field(request.fields, "order"),
+        name=f"rmq/{name}/{topic.name}",
+        reads=[ReadItem(tag=0, topic=topic.name)],
+        is_fifo=is_fifo,
+        is_priority=not is_fifo and is_by_priority(topic),
         attempts_max=config.retry_max_times + 1,
-        dead_letter_topic=dead,
+        dead_letter_topic=dead_letter_topic(name),
         start="end" if int_field(request.fields, "initMode", 0) == 1 else "earliest",
     )
-    return context.engine.open_group(spec, now).value.group
+    number = context.engine.group_number(spec.name)
+    if number and context.pop_specs.get(number) == spec:
+        return number
+    now = clock.read()
+    if spec.dead_letter_topic not in context.engine.topics:
+        dead = TopicConfig(spec.dead_letter_topic, 1, 1, READ_WRITE)
+        context.engine.put_topic(dead, now)
+    number = context.engine.open_group(spec, now).value.group
+    context.pop_specs[number] = spec
+    return number
 
 
 def _attempt(
@@ -148,6 +160,7 @@ def _attempt(
         queue_id=asked.queue_id,
         tags=asked.wants.tags,
         matches=asked.wants.matches,
+        attempt_id=asked.attempt_id,
     )
     records: list[bytes] = []
     offsets: dict[tuple[str, int], list[int]] = {}
@@ -321,9 +334,14 @@ def notification(
 ) -> RemotingCommand | None:
     """Whether a pop would find something (200054); waits for it if asked to."""
     topic = text_field(request.fields, "topic")
-    if context.topic(topic) is None:
+    config = context.topic(topic)
+    if config is None:
         return no_such_topic(request, topic)
-    number = open_pop_group(context, request, topic)
+    name = text_field(request.fields, "consumerGroup")
+    number = context.engine.group_number(f"rmq/{name}/{topic}")
+    if not number:
+        group = use_group(context, name, clock.read())
+        number = open_pop_group(context, request, config, group)
 
     def answer(has_message: bool) -> None:
         word = "true" if has_message else "false"

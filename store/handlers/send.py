@@ -38,6 +38,7 @@ from store.answers import AppendRecord, AppendResult, TopicConfig
 from store.handlers.answers import response_code
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.message_types import check_type, is_by_priority, queue_of_priority
 from store.handlers.names import check_topic_name
 from store.handlers.permissions import can, check_writing
 from store.handlers.plain import (
@@ -101,11 +102,26 @@ def send(
     else:
         drafts = [(request.body, header.flag, header.properties.encode())]
     learn_lane(context, header, config)
+    if config.attributes:
+        header = _typed(context, config, header, drafts)
     topic = _after_attempts(context, header, now)
     records, ids = _records(context, connection, header, topic, drafts, now)
     make = partial(_answer, context, request, header, records, ids)
     context.appends.add(connection, request, records, make, now)
     return None
+
+
+def _typed(
+    context: Context, config: TopicConfig, header: SendHeader, drafts: Sequence[Member]
+) -> SendHeader:
+    """Check types where that is wanted; a priority chooses the queue. Raises Refused."""
+    found = [dict(decode_properties(text)) for _, _, text in drafts]
+    if context.config.check_message_type:
+        for named in found:
+            check_type(config, named)
+    if is_by_priority(config) and (queue_id := queue_of_priority(config, found[0])) >= 0:
+        return header._replace(queue_id=queue_id)
+    return header
 
 
 def _topic(context: Context, header: SendHeader, now: Now) -> TopicConfig | None:

@@ -1,0 +1,101 @@
+"""Order as RocketMQ groups know it: FIFO with and without message groups, priorities, attempts."""
+
+import pytest
+
+from protocols.errors import Code
+from protocols.remoting.private import AckAction, ReadItem
+from tests.store.engine_kit import Driver
+
+READ_T = ReadItem(tag=7, topic="t")
+
+
+@pytest.fixture
+def store() -> Driver:
+    driver = Driver()
+    driver.topic("t")
+    return driver
+
+
+def test_messages_without_a_group_keep_the_order_of_their_queue(store: Driver) -> None:
+    """One that comes back is still ahead of the next; another queue goes on; so after a restart."""
+    group = store.open("rmq/g/t", [READ_T], is_fifo=True, start="earliest")
+    store.send(b"a1", b"a2", queue_id=0)
+    store.send(b"b1", b"b2", queue_id=1)
+    first = store.take(group, invisible_ms=5000)
+    assert store.bodies(first) == [b"a1", b"b1"]
+    assert store.take(group, invisible_ms=5000) == []
+    store.ack(group, first[:1], AckAction.CHANGE)
+    store.ack(group, first[1:])
+    store.restart()
+    again = store.take(group, invisible_ms=5000)
+    assert sorted(store.bodies(again)) == [b"a1", b"b2"]
+    store.ack(group, again)
+    assert store.bodies(store.take(group, invisible_ms=5000)) == [b"a2"]
+
+
+def test_a_stuck_message_group_blocks_only_itself(store: Driver) -> None:
+    group = store.open("rmq/g/t", [READ_T], is_fifo=True)
+    store.send(b"s1", b"f1", b"s2", b"f2", b"s3", orders=(7, 8, 7, 8, 7))
+    stuck, free = store.take(group, invisible_ms=60_000)
+    assert store.bodies([stuck, free]) == [b"s1", b"f1"]
+    store.ack(group, [free])
+    (next_free,) = store.take(group, invisible_ms=60_000)
+    assert store.bodies([next_free]) == [b"f2"]
+    store.ack(group, [next_free])
+    assert store.take(group, invisible_ms=60_000) == []
+    store.later(61)
+    (again,) = store.take(group, invisible_ms=60_000)
+    assert (store.bodies([again]), again.attempt) == ([b"s1"], 2)
+
+
+def test_a_group_may_become_fifo_and_cease_to_be(store: Driver) -> None:
+    """Nothing is lost: what waited for its turn is free, what came back waits for its turn."""
+    group = store.open("rmq/g/t", [READ_T], is_fifo=True)
+    store.send(*(b"%d" % number for number in range(5)))
+    (first,) = store.take(group, invisible_ms=60_000)
+    assert store.open("rmq/g/t", [READ_T], is_fifo=False) == group
+    rest = store.take(group, invisible_ms=60_000)
+    assert store.bodies(rest) == [b"1", b"2", b"3", b"4"]
+    store.ack(group, [first])
+    store.ack(group, rest, AckAction.CHANGE)
+    store.open("rmq/g/t", [READ_T], is_fifo=True)
+    for number in range(1, 5):
+        (one,) = store.take(group, invisible_ms=60_000)
+        assert store.bodies([one]) == [b"%d" % number]
+        store.ack(group, [one])
+        store.restart()
+    assert store.take(group) == []
+
+
+def test_higher_queues_of_a_priority_topic_come_first(store: Driver) -> None:
+    """Within a queue in order; what is left behind is neither lost nor forgotten."""
+    group = store.open("rmq/g/t", [READ_T], is_priority=True)
+    for queue_id in (0, 3, 1, 0, 3):
+        store.send(b"p%d" % queue_id, queue_id=queue_id)
+    high = store.take(group, 3, invisible_ms=5000)
+    assert store.bodies(high) == [b"p3", b"p3", b"p1"]
+    store.ack(group, high)
+    store.restart()
+    store.send(b"late", queue_id=2)
+    rest = store.take(group, invisible_ms=5000)
+    assert store.bodies(rest) == [b"late", b"p0", b"p0"]
+    assert store.ack(group, rest) == [Code.OK] * 3
+    assert store.engine.ready_count(group) == 0
+
+
+def test_the_same_attempt_gets_the_same_messages(store: Driver) -> None:
+    """Its answer was lost: again, as the same attempt of each; the older handles are void."""
+    group = store.open("rmq/g/t", [READ_T], is_fifo=True)
+    store.send(b"a1", b"a2", b"b1", orders=(1, 1, 2))
+    first = store.take(group, invisible_ms=60_000, attempt_id="x")
+    assert store.bodies(first) == [b"a1", b"b1"]
+    assert store.take(group, invisible_ms=60_000, attempt_id="y") == []
+    again = store.take(group, invisible_ms=60_000, attempt_id="x")
+    assert store.bodies(again) == [b"a1", b"b1"]
+    assert [one.attempt for one in again] == [1, 1]
+    assert store.ack(group, first) == [Code.INVALID_RECEIPT_HANDLE] * 2
+    assert store.ack(group, again[1:]) == [Code.OK]
+    (left,) = store.take(group, invisible_ms=60_000, attempt_id="x")
+    assert store.bodies([left]) == [b"a1"]
+    store.ack(group, [left])
+    assert store.bodies(store.take(group, invisible_ms=60_000, attempt_id="x")) == [b"a2"]
