@@ -9,6 +9,7 @@ from gateway.mapping import head_properties
 from gateway.routing import Target
 from protocols.canonical import Call, Head, Properties, QueueKind, QueueRef
 from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
+from protocols.remoting.records import encode_host
 
 TARGETS_MAX: Final = 500
 """Light queues one record is listed in; more are split over further copies."""
@@ -26,6 +27,7 @@ class CopyMaker:
         self._head = head
         self._topic = topic
         self._is_primary = is_primary
+        self._born_host = encode_host(call.peer)
         properties = head_properties(call, head, topic)
         if target.tag:
             properties = _with(properties, "TAGS", target.tag)
@@ -68,7 +70,7 @@ class CopyMaker:
             is_primary=is_primary,
             queues=tuple(queues),
             set_bytes=encode_set(SendSet(flags, self._topic, queue_id, keys)),
-            template=link.template(self._topic, self._properties),
+            template=link.template(self._topic, self._properties, self._born_host),
             order_hash=order_hash(self._head.order_key),
         )
 

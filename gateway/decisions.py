@@ -352,6 +352,11 @@ class Decider:
                 writable.setdefault(broker, []).append(queue_id)
         if not writable:
             raise away(cluster.name)
+        if head.message_queue_id >= 0 and not head.broker:  # a priority: of any store
+            writable = {
+                name: [ids[min(head.message_queue_id, len(ids) - 1)]]
+                for name, ids in writable.items()
+            }
         broker = head.broker
         if not broker and head.order_key:
             broker = self._ordered_store(cluster, call, head, writable, decided)
@@ -366,7 +371,7 @@ class Decider:
         if not broker:
             return [(cluster.links[name], i) for name, i in _in_turn(writable)], True
         ids = writable[broker]
-        if head.message_queue_id >= 0:
+        if head.message_queue_id >= 0 and head.broker:
             ids = [head.message_queue_id]
         elif head.order_key:
             ids = [ids[bucket(head.order_key, len(ids))]]

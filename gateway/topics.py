@@ -8,13 +8,14 @@ from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.standard import ask_topic
 from gateway.decisions import Decider
+from gateway.group_policies import GroupPolicies
 from gateway.mapping import is_system_topic
 from gateway.pipeline import GatewayPipeline
 from gateway.rules import Facts
 from protocols import clock
 from protocols.canonical import StoredMessage
 from protocols.errors import Code, GatewayError, Refused
-from protocols.pipeline import TopicInfo
+from protocols.pipeline import GroupPolicy, TopicInfo
 from protocols.remoting.bodies import TopicConfig, decode_body
 from protocols.remoting.codes import ResponseCode
 
@@ -33,6 +34,7 @@ class GatewayTopics:
     def __init__(self, clusters: Mapping[str, ClusterClient], pipeline: GatewayPipeline) -> None:
         self._clusters = clusters
         self._decider: Decider = pipeline.decider
+        self._groups = GroupPolicies()
         self._types: dict[tuple[str, str], tuple[str, float]] = {}
         """(cluster, topic) → its message type, and until when that holds."""
 
@@ -82,6 +84,9 @@ class GatewayTopics:
                 and topic != cluster.routes.broker_cluster
             }
         )
+
+    async def group(self, group: str, topic: str) -> GroupPolicy | None:
+        return await self._groups.find(self.home(topic), group)
 
     async def read(
         self, topic: str, broker: str, queue_id: int, offset: int, count: int, wait_ms: int

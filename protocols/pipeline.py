@@ -478,6 +478,23 @@ class TopicInfo(NamedTuple):
     """Attribute ``message.type``: NORMAL, FIFO, DELAY, TRANSACTION, MIXED; empty: unset."""
 
 
+class GroupPolicy(NamedTuple):
+    """How a consumer group is configured at its brokers."""
+
+    attempts_max: int
+    """Deliveries of a message before it is dead: ``retryMaxTimes`` + 1."""
+
+    is_orderly: bool = False
+    """``consumeMessageOrderly``: what has one message group comes one after the other."""
+
+    may_consume: bool = True
+    waits_ms: tuple[int, ...] = ()
+    """Between two attempts, where it has its own."""
+
+    exponential: tuple[int, int, int] | None = None
+    """(first wait in ms, longest, factor), where waits are to grow so."""
+
+
 class Topics(Protocol):
     """Topics and their message queues, from the route cache."""
 
@@ -491,6 +508,10 @@ class Topics(Protocol):
 
     def names(self) -> list[str]:
         """All topics known now, system topics apart."""
+        ...
+
+    async def group(self, group: str, topic: str) -> GroupPolicy | None:
+        """A consumer group as the brokers of a topic have it; None: they do not know it."""
         ...
 
     async def read(

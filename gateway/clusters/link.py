@@ -96,7 +96,7 @@ class StoreLink(Protocol):
 
     # ── sends ───────────────────────────────────────────────────────────────────────────
 
-    def template(self, topic: str, properties: Properties) -> RecordTemplate:
+    def template(self, topic: str, properties: Properties, born_host: bytes) -> RecordTemplate:
         """What all records of one head share, at this store."""
         ...
 

@@ -7,6 +7,7 @@ coalesces the acks; this class joins them and turns deliveries into canonical fo
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -210,8 +211,8 @@ class TidegateLink:
             return True
         return False
 
-    def template(self, topic: str, properties: Properties) -> RecordTemplate:
-        return RecordTemplate(topic, properties, store_host=self._store_host)
+    def template(self, topic: str, properties: Properties, born_host: bytes) -> RecordTemplate:
+        return RecordTemplate(topic, properties, born_host=born_host, store_host=self._store_host)
 
     def submit(self, run: Run) -> None:
         self._frames.submit(run)
@@ -435,7 +436,7 @@ class TidegateLink:
     async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
         spec = request.group
         known = self._groups.get(spec.name)
-        if known is None or known[0] != spec:
+        if known is None or not _is_as_opened(spec, known[0]):
             known = await self._learn_group(spec)
         body = Pop(
             group=known[1],
@@ -551,3 +552,8 @@ class TidegateLink:
             error = refusal_of(answer, subject)
             if error.code != but:
                 raise error
+
+
+def _is_as_opened(spec: GroupSpec, opened: GroupSpec) -> bool:
+    """Where a group began is settled by its first opening."""
+    return spec == opened or replace(spec, start=opened.start) == opened

@@ -31,6 +31,7 @@ from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
 from protocols.errors import Code
 from protocols.pipeline import Services, TopicInfo
+from protocols.rocketmq_groups import as_configured
 from protocols.tasks import LongPolls
 
 EVENTS_MAX: Final = 100
@@ -91,7 +92,7 @@ class Pull:
         lock_s = whole_number(asked, "lockDuration", LOCK_S, 1, LOCK_S_MAX)
         info = await self._access.topic(call, topic)
         pop = PopRequest(
-            group=self._spec(call, group, info, topic),
+            group=await self._spec(call, group, info, topic),
             count=count,
             invisible_ms=lock_s * 1000,
             wait_ms=wait_s * 1000,
@@ -99,16 +100,17 @@ class Pull:
         deliveries = await self._polls.wait(self._services.pipeline.pop(call, pop))
         return b'{"value":[' + b",".join([_item(delivery) for delivery in deliveries]) + b"]}"
 
-    def _spec(self, call: Call, group: str, info: TopicInfo, topic: str) -> GroupSpec:
+    async def _spec(self, call: Call, group: str, info: TopicInfo, topic: str) -> GroupSpec:
         tenant = call.tenant
-        return GroupSpec(
+        policy = await self._services.topics.group(qualified(tenant, group), info.name)
+        spec = GroupSpec(
             name=_group_name(tenant, group, topic),
             reads=(Read(topic=info.name),),
-            is_fifo=info.message_type.upper() == "FIFO",
             attempts_max=self._config.attempts_max,
             dead_letter_topic=dead_letters.PREFIX + qualified(tenant, group),
             start=Start.EARLIEST,
         )
+        return as_configured(spec, info, policy)
 
     # ── acknowledge, release, reject, renewLock ─────────────────────────────────────────
 

@@ -22,6 +22,7 @@ EXPIRES_AT: Final = "TG_EXPIRES_AT"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 STORED_PRIORITY: Final = "TG_PRIORITY"
+ROCKETMQ_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 DELIVER_AT: Final = "TIMER_DELIVER_MS"
 TRANSACTION: Final = "TRAN_MSG"
 CHECK_AFTER: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
@@ -82,15 +83,16 @@ class Heads:
     """One head object per address, tag, group and priority, so that decisions are cached."""
 
     def __init__(self) -> None:
-        self._heads: dict[tuple[str, str, str, str, int], Head] = {}
+        self._heads: dict[tuple[str, str, str, str, int, bool], Head] = {}
 
-    def get(self, message: v2.Message) -> Head:
+    def get(self, message: v2.Message, *, is_by_priority: bool = False) -> Head:
+        """*is_by_priority*: the message queues of the topic are priorities."""
         system, topic = message.system_properties, message.topic.name
         subject = message.user_properties.get(SUBJECT, "")
         if not subject.startswith(topic + "/"):
             subject = topic
         priority = system.priority if system.HasField("priority") else -1
-        key = (topic, subject, system.tag, system.message_group, priority)
+        key = (topic, subject, system.tag, system.message_group, priority, is_by_priority)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= HEADS_MAX:
@@ -102,6 +104,7 @@ class Heads:
                 order_key=system.message_group,
                 is_fifo=bool(system.message_group),
                 priority=priority,
+                message_queue_id=priority if is_by_priority else -1,
             )
         return head
 
@@ -119,6 +122,8 @@ def message_in(
     pairs = [(name, value) for name, value in message.user_properties.items() if is_settable(name)]
     if system.trace_context:
         pairs.append((TRACE_CONTEXT, system.trace_context))
+    if system.HasField("priority"):
+        pairs.append((ROCKETMQ_PRIORITY, str(system.priority)))
     expires = message.user_properties.get(EXPIRES_AT, "")
     is_half = message_type(message) == v2.TRANSACTION
     deliver_at = system.HasField("delivery_timestamp") and not is_half
@@ -178,7 +183,8 @@ def _optional_out(system: v2.SystemProperties, properties: dict[str, str]) -> No
         system.message_group = group
     if trace := properties.get(TRACE_CONTEXT):
         system.trace_context = trace
-    if (priority := properties.get(STORED_PRIORITY, "")).isdigit():
+    priority = properties.get(ROCKETMQ_PRIORITY) or properties.get(STORED_PRIORITY, "")
+    if priority.isdigit():
         system.priority = int(priority)
     if (deliver := properties.get(DELIVER_AT, "")).isdigit():
         system.delivery_timestamp.CopyFrom(timestamp_of(int(deliver)))
@@ -208,7 +214,7 @@ def stored_type(properties: dict[str, str]) -> v2.MessageType:
         return v2.DELAY
     if SHARDING_KEY in properties:
         return v2.FIFO
-    return v2.PRIORITY if STORED_PRIORITY in properties else v2.NORMAL
+    return v2.PRIORITY if ROCKETMQ_PRIORITY in properties else v2.NORMAL
 
 
 def inflate(body: bytes, *, body_bytes_max: int) -> bytes:

@@ -30,7 +30,8 @@ from protocols.grpc.mapping import (
 from protocols.grpc.peers import Peers, group_name, qualified
 from protocols.grpc.renewals import INVISIBLE_MS, SCAN_S, Renewals
 from protocols.grpc.v2 import service_pb2 as pb
-from protocols.pipeline import Services, TopicInfo
+from protocols.pipeline import GroupPolicy, Services, TopicInfo
+from protocols.rocketmq_groups import as_configured
 from protocols.tasks import LongPolls, Tasks
 
 ANSWER_RESERVE_MS: Final = 500
@@ -100,12 +101,13 @@ class Receiving:
         # All stores of all clusters that the routes name, not just the broker that the client
         # happened to choose: nothing waits for its turn at a store nobody polls.
         return PopRequest(
-            group=self.group_spec(client, group, info),
+            group=await self.group_spec(client, group, info),
             count=min(max(request.batch_size, 1), telemetry.RECEIVE_BATCH_COUNT),
             invisible_ms=invisible_ms,
             wait_ms=self._wait_ms(rpc, request),
             tags=tags,
             sql=sql,
+            attempt_id=request.attempt_id,
         )
 
     def _wait_ms(self, rpc: Rpc, request: pb.ReceiveMessageRequest) -> int:
@@ -123,25 +125,31 @@ class Receiving:
             raise Refused(Code.ILLEGAL_POLLING_TIME, request.group.name, hint)
         return min(wait_ms, room_ms)
 
-    def group_spec(self, client: Client, group: str, info: TopicInfo) -> GroupSpec:
+    async def group_spec(self, client: Client, group: str, info: TopicInfo) -> GroupSpec:
         """The group at the stores: the same for every member, whatever it asks."""
         tenant = client.call.tenant
         topic = info.name
         bare = topic.removeprefix(f"{tenant}%") if tenant else topic
-        return GroupSpec(
+        spec = GroupSpec(
             name=group_name(tenant, group, bare),
             reads=(Read(topic=topic),),
-            is_fifo=self.is_fifo(group, info),
+            is_fifo=self._is_listed(group),
             attempts_max=self._config.attempts_max,
             dead_letter_topic=dead_letters.PREFIX + qualified(tenant, group),
             start=Start.EARLIEST if self._config.new_groups == "earliest" else Start.END,
         )
+        return as_configured(spec, info, await self.policy(client, group, topic))
 
-    def is_fifo(self, group: str, info: TopicInfo) -> bool:
+    async def policy(self, client: Client, group: str, topic: str) -> GroupPolicy | None:
+        """The group as the brokers of *topic* (its stored name) have it."""
+        return await self._services.topics.group(qualified(client.call.tenant, group), topic)
+
+    async def is_fifo(self, client: Client, group: str, info: TopicInfo) -> bool:
         """Whether the group keeps the order within each message group."""
-        patterns = self._config.fifo_groups
-        is_listed = any(fnmatchcase(group, pattern) for pattern in patterns)
-        return is_listed or info.message_type.upper() == "FIFO"
+        return (await self.group_spec(client, group, info)).is_fifo
+
+    def _is_listed(self, group: str) -> bool:
+        return any(fnmatchcase(group, pattern) for pattern in self._config.fifo_groups)
 
     async def _put_back(self, client: Client, deliveries: Sequence[Delivery]) -> None:
         changes = [InvisibleTimeChange(delivery.handle, 0) for delivery in deliveries]

@@ -50,10 +50,11 @@ class Sending:
             self._check_type(message, info)
         body_bytes_max = self._config.body_bytes_max
         stored_topic = qualified(client.call.tenant, topic)
+        is_by_priority = info.message_type.upper() == "PRIORITY"
         messages = [
             message_in(
                 message,
-                self._heads.get(message),
+                self._heads.get(message, is_by_priority=is_by_priority),
                 body_bytes_max=body_bytes_max,
                 producer_group=stored_topic,
             )

@@ -19,13 +19,14 @@ from protocols.grpc.clients import Client
 from protocols.grpc.config import GrpcConfig
 from protocols.grpc.context import Rpc, StreamFailed
 from protocols.grpc.mapping import OK, status
-from protocols.grpc.peers import Peers
+from protocols.grpc.offsets import Offsets
+from protocols.grpc.peers import Peers, qualified
 from protocols.grpc.receiving import Receiving
 from protocols.grpc.sending import Sending
 from protocols.grpc.transactions import Transactions
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
-from protocols.pipeline import ClientInfo, Meter, Services
+from protocols.pipeline import ClientInfo, GroupPolicy, Meter, Services
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.grpc")
@@ -46,11 +47,8 @@ STREAM_STATUS: Final = {
 
 UNSUPPORTED: Final[dict[str, type[Proto]]] = {
     "SyncLiteSubscription": pb.SyncLiteSubscriptionResponse,
-    "UpdateOffset": pb.UpdateOffsetResponse,
-    "GetOffset": pb.GetOffsetResponse,
-    "QueryOffset": pb.QueryOffsetResponse,
 }
-"""Answered NOT_IMPLEMENTED; PullMessage, a stream, likewise."""
+"""Answered NOT_IMPLEMENTED."""
 
 
 class MessagingService:
@@ -68,6 +66,7 @@ class MessagingService:
         self._transactions = Transactions(config, services, self._peers)
         self._sending = Sending(config, services, self._peers, self._transactions)
         self._receiving = Receiving(config, services, self._peers, self.tasks)
+        self._offsets = Offsets(services, self._peers, self._receiving.polls)
         self._meters: dict[tuple[str, int], Meter] = {}
         self._unary: dict[str, tuple[type[Any], Handler]] = {
             "QueryRoute": (pb.QueryRouteResponse, self._query_route),
@@ -81,6 +80,9 @@ class MessagingService:
             ),
             "EndTransaction": (pb.EndTransactionResponse, self._transactions.end),
             "RecallMessage": (pb.RecallMessageResponse, self._transactions.recall),
+            "QueryOffset": (pb.QueryOffsetResponse, self._offsets.query),
+            "UpdateOffset": (pb.UpdateOffsetResponse, self._offsets.update),
+            "GetOffset": (pb.GetOffsetResponse, self._offsets.get),
             "NotifyClientTermination": (pb.NotifyClientTerminationResponse, self._terminate),
             "ChangeInvisibleDuration": (
                 pb.ChangeInvisibleDurationResponse,
@@ -158,7 +160,7 @@ class MessagingService:
         self._peers.require(client.call, "consume", topic=topic, group=group)
         info = await self._peers.topic(client.call, topic)
         endpoints = self._endpoints(request.endpoints)
-        keeps_order = self._receiving.is_fifo(group, info)
+        keeps_order = await self._receiving.is_fifo(client, group, info)
         found = routes.assignments(request.topic, info, endpoints, is_fifo=keeps_order)
         if not found:
             raise Refused(Code.FORBIDDEN, topic, "no readable queue")
@@ -217,9 +219,23 @@ class MessagingService:
     async def pull(
         self, rpc: Rpc, request: pb.PullMessageRequest
     ) -> AsyncIterator[pb.PullMessageResponse]:
-        """PullMessage: no official client calls it."""
-        self._count("PullMessage", Code.NOT_IMPLEMENTED)
-        yield pb.PullMessageResponse(status=status(Code.NOT_IMPLEMENTED, "no PullMessage here"))
+        """PullMessage."""
+        code = int(Code.OK)
+        try:
+            client = await self._peers.client_of(rpc)
+            async for response in self._offsets.pull(client, rpc, request):
+                if response.HasField("status"):
+                    code = response.status.code
+                yield response
+        except Refused as refusal:
+            answer = status(refusal.code, refusal.hint)
+            code = answer.code
+            yield pb.PullMessageResponse(status=answer)
+        except Exception:
+            logger.exception("PullMessage failed")
+            code = int(Code.INTERNAL_SERVER_ERROR)
+            yield pb.PullMessageResponse(status=status(code, "the gateway has a fault"))
+        self._count("PullMessage", code)
 
     # ── telemetry ───────────────────────────────────────────────────────────────────────
 
@@ -276,17 +292,20 @@ class MessagingService:
         if group:
             validation.check_group(group)
         operation = "consume" if is_consumer else "publish"
-        keeps_order = False
+        keeps_order, policy = False, None
         for topic in telemetry.topics_of(settings):
             validation.check_topic(topic)
             self._peers.require(client.call, operation, topic=topic, group=group)
-            keeps_order = keeps_order or (is_consumer and await self._is_fifo(client, group, topic))
+            if is_consumer:
+                keeps_order = keeps_order or await self._is_fifo(client, group, topic)
+                stored_topic = qualified(client.call.tenant, topic)
+                policy = policy or await self._receiving.policy(client, group, stored_topic)
         if not is_consumer:
             self._transactions.serve(client, telemetry.topics_of(settings))
         merged = telemetry.merged(
             settings,
             is_fifo=keeps_order,
-            attempts_max=self._config.attempts_max,
+            policy=policy or GroupPolicy(self._config.attempts_max),
             body_bytes_max=self._config.body_bytes_max,
             validates_type=self._config.validate_message_type,
         )
@@ -294,7 +313,8 @@ class MessagingService:
 
     async def _is_fifo(self, client: Client, group: str, topic: str) -> bool:
         try:
-            return self._receiving.is_fifo(group, await self._peers.topic(client.call, topic))
+            info = await self._peers.topic(client.call, topic)
+            return await self._receiving.is_fifo(client, group, info)
         except Refused:
             return False
 

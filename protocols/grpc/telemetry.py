@@ -11,6 +11,7 @@ from protocols.errors import Code
 from protocols.grpc.mapping import duration_of, status
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as rpc
+from protocols.pipeline import GroupPolicy
 
 PRODUCER_ATTEMPTS_MAX: Final = 3
 PRODUCER_BACKOFF_MS: Final = (10, 1000)
@@ -47,7 +48,7 @@ def merged(
     settings: v2.Settings,
     *,
     is_fifo: bool,
-    attempts_max: int,
+    policy: GroupPolicy,
     body_bytes_max: int,
     validates_type: bool,
 ) -> v2.Settings:
@@ -55,23 +56,30 @@ def merged(
     answer = v2.Settings()
     answer.CopyFrom(settings)
     answer.metric.on = False
-    policy = answer.backoff_policy
-    policy.Clear()
+    backoff = answer.backoff_policy
+    backoff.Clear()
     if answer.HasField("publishing"):
         answer.publishing.max_body_size = body_bytes_max
         answer.publishing.validate_message_type = validates_type
-        policy.max_attempts = PRODUCER_ATTEMPTS_MAX
-        backoff = policy.exponential_backoff
-        backoff.initial.CopyFrom(duration_of(PRODUCER_BACKOFF_MS[0]))
-        backoff.max.CopyFrom(duration_of(PRODUCER_BACKOFF_MS[1]))
-        backoff.multiplier = PRODUCER_BACKOFF_MULTIPLIER
+        backoff.max_attempts = PRODUCER_ATTEMPTS_MAX
+        _grow(backoff.exponential_backoff, *PRODUCER_BACKOFF_MS, PRODUCER_BACKOFF_MULTIPLIER)
     else:
         answer.subscription.fifo = is_fifo
         answer.subscription.receive_batch_size = RECEIVE_BATCH_COUNT
         answer.subscription.long_polling_timeout.CopyFrom(duration_of(LONG_POLLING_MS))
-        policy.max_attempts = attempts_max
-        policy.customized_backoff.next.extend(duration_of(second * 1000) for second in RETRY_S)
+        backoff.max_attempts = policy.attempts_max
+        if policy.exponential is not None:
+            _grow(backoff.exponential_backoff, *policy.exponential)
+        else:
+            waits_ms = policy.waits_ms or [second * 1000 for second in RETRY_S]
+            backoff.customized_backoff.next.extend([duration_of(wait) for wait in waits_ms])
     return answer
+
+
+def _grow(backoff: v2.ExponentialBackoff, first_ms: int, most_ms: int, factor: float) -> None:
+    backoff.initial.CopyFrom(duration_of(first_ms))
+    backoff.max.CopyFrom(duration_of(most_ms))
+    backoff.multiplier = factor
 
 
 def settings_command(settings: v2.Settings) -> rpc.TelemetryCommand:

@@ -75,7 +75,7 @@ class Transactions:
         self._peers.require(client.call, "publish", topic=topic)
         place = place_of(request.transaction_id, qualified(client.call.tenant, topic))
         if request.resolution == v2.TRANSACTION_RESOLUTION_UNSPECIFIED:
-            raise Refused(Code.BAD_REQUEST, topic, "neither commit nor rollback")
+            return pb.EndTransactionResponse(status=OK)  # not known yet: it is asked again
         is_commit = request.resolution == v2.COMMIT
         await self._services.held.end_transaction(place, is_commit=is_commit)
         return pb.EndTransactionResponse(status=OK)

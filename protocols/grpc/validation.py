@@ -163,8 +163,8 @@ def tags_of(expression: v2.FilterExpression) -> tuple[str, ...]:
         return ()
     if text in ("", "*"):
         return ()
-    tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))
-    if not all(tags) or any("|" in tag or "*" in tag or " " in tag for tag in tags):
+    tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
+    if not tags or any("|" in tag or "*" in tag or " " in tag for tag in tags):
         hint = f"{text!r} is not 'a || b' or '*'"
         raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, text, hint)
     return tags

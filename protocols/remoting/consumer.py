@@ -32,6 +32,7 @@ from protocols.remoting.mapping import (
     start_of,
 )
 from protocols.remoting.settings import RemotingSettings
+from protocols.rocketmq_groups import as_configured
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.remoting")
@@ -101,13 +102,15 @@ class Consumer:
         info = await self._services.topics.find(qualified(call.tenant, topic))
         if info is None:
             raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")
-        spec = self._specs[topic] = group_spec(
+        spec = group_spec(
             call.tenant,
             self.group,
             info,
             attempts_max=self._settings.attempts_max,
             start=start_of(self.data, self._settings.new_groups),
         )
+        policy = await self._services.topics.group(qualified(call.tenant, self.group), info.name)
+        spec = self._specs[topic] = as_configured(spec, info, policy)
         return spec
 
     async def open(self) -> None:

@@ -93,12 +93,22 @@ class Heads:
     HEADS_MAX: Final = 1024
 
     def __init__(self) -> None:
-        self._heads: dict[tuple[str, str, str, str, str, int], Head] = {}
+        self._heads: dict[tuple[str, str, str, str, str, int, int], Head] = {}
 
     def get(
-        self, topic: str, subject: str, tag: str, group: str, broker: str, queue_id: int
+        self,
+        topic: str,
+        subject: str,
+        tag: str,
+        group: str,
+        broker: str,
+        queue_id: int,
+        priority: int = -1,
     ) -> Head:
-        key = (topic, subject, tag, group, broker, queue_id)
+        """A *priority* chooses the message queue, at any broker."""
+        if priority >= 0:
+            broker, queue_id = "", priority
+        key = (topic, subject, tag, group, broker, queue_id, priority)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= self.HEADS_MAX:
@@ -110,7 +120,8 @@ class Heads:
                 order_key=group,
                 is_fifo=bool(group),
                 broker=broker,
-                message_queue_id=queue_id if broker else -1,
+                message_queue_id=queue_id if broker or priority >= 0 else -1,
+                priority=priority,
             )
         return head
 
@@ -163,6 +174,7 @@ def _to_message(
         named.get("__SHARDINGKEY", ""),
         header.broker,
         header.queue_id,
+        priority_of(named) if not (is_half or due_ms or "__SHARDINGKEY" in named) else -1,
     )
     return Message(
         head,
@@ -175,6 +187,12 @@ def _to_message(
         sys_flag=sys_flag,
         producer_group=(named.get("PGROUP") or header.producer_group) if is_half else "",
     )
+
+
+def priority_of(named: Mapping[str, str]) -> int:
+    """``Message.getPriority``; -1: none."""
+    text = named.get("_SYS_MSG_PRIORITY_", "")
+    return int(text[:9]) if text.isascii() and text.isdigit() else -1
 
 
 _TAKEN: Final = frozenset(
@@ -279,16 +297,11 @@ def start_of(consumer: ConsumerData, new_groups: str) -> Start:
 def group_spec(
     tenant: str, group: str, info: TopicInfo, *, attempts_max: int, start: Start
 ) -> GroupSpec:
-    """
-    The group of a consumer group on one topic, the same for every protocol of RocketMQ's.
-
-    A topic whose ``message.type`` is FIFO is read in order of its message groups.
-    """
+    """The group of a consumer group on one topic, the same for every protocol of RocketMQ's."""
     bare = info.name.removeprefix(f"{tenant}%") if tenant else info.name
     return GroupSpec(
         name=f"rmq/{qualified(tenant, group)}/{qualified(tenant, bare)}",
         reads=(Read(topic=bare),),
-        is_fifo=info.message_type == "FIFO",
         attempts_max=attempts_max,
         dead_letter_topic=dead_letter_topic(qualified(tenant, group)),
         start=start,

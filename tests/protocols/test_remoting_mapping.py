@@ -185,9 +185,9 @@ def test_route_has_every_broker_at_our_address() -> None:
 
 def test_group_is_shared_with_other_protocols() -> None:
     """The same name and limits as gRPC members of the group use."""
-    info = TopicInfo("T", "c", (), "FIFO")
+    info = TopicInfo("T", "c", ())
     spec = mapping.group_spec("", "G", info, attempts_max=17, start=Start.END)
-    assert (spec.name, spec.dead_letter_topic, spec.is_fifo) == ("rmq/G/T", "%DLQ%G", True)
+    assert (spec.name, spec.dead_letter_topic, spec.is_fifo) == ("rmq/G/T", "%DLQ%G", False)
     assert spec.reads[0].topic == "T"
     spec = mapping.group_spec("t", "G", info._replace(name="t%T"), attempts_max=1, start=Start.END)
     assert (spec.name, spec.reads[0].topic) == ("rmq/t%G/t%T", "T")

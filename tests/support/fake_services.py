@@ -38,6 +38,7 @@ from protocols.pipeline import (
     ClientInfo,
     Credentials,
     DeliverySink,
+    GroupPolicy,
     Put,
     PutResult,
     Record,
@@ -822,12 +823,17 @@ class FakeTopics:
 
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
+        self.types: dict[str, str] = {}
+        self.groups: dict[str, GroupPolicy] = {}
 
     async def find(self, topic: str) -> TopicInfo | None:
         if topic not in self._broker.topics:
             return None
         queues = tuple((BROKER, number, 6) for number in range(QUEUES_PER_TOPIC))
-        return TopicInfo(topic, CLUSTER, queues)
+        return TopicInfo(topic, CLUSTER, queues, self.types.get(topic, ""))
+
+    async def group(self, group: str, topic: str) -> GroupPolicy | None:
+        return self.groups.get(group)
 
     async def create(self, topic: str, *, queue_count: int = QUEUES_PER_TOPIC) -> TopicInfo:
         await asyncio.sleep(0)  # others may ask meanwhile
