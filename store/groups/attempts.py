@@ -6,7 +6,7 @@ would without. (Apache: ``attemptId`` of ordered pops, ``ConsumerOrderInfoManage
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocols.clock import Now
@@ -31,8 +31,8 @@ class Attempts:
         attempt_id: str,
         now: Now,
         invisible_ms: int,
-        take_more: Callable[[], list[Granted]],
-    ) -> list[Granted]:
+        take_more: Callable[[], Sequence[Granted]],
+    ) -> Sequence[Granted]:
         """What this id holds already, or else what *take_more* finds."""
         key = (group.number, attempt_id)
         batch = self._batches.pop(key, None)

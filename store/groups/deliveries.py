@@ -191,7 +191,7 @@ class Deliveries:
 
     def regrant(
         self, group: Group, batch: GrantBatch, now: Now, invisible_ms: int
-    ) -> tuple[GrantBatch, list[Granted]] | None:
+    ) -> tuple[GrantBatch, Sequence[Granted]] | None:
         """What is left of a batch once more, to who asked for it again; no further attempt."""
         positions = [at for at in batch.positions if group.in_flight.get(at) is batch]
         if not positions:
