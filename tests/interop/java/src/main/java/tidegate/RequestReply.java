@@ -37,7 +37,7 @@ public final class RequestReply {
             DefaultMQProducer producer = producer(asking[i], "asker" + i);
             for (int j = 0; j < answering.length; j++) {
                 Message question = new Message(topic + j, ("from " + i).getBytes());
-                Message reply = producer.request(question, 30_000);
+                Message reply = producer.request(question, 60_000);
                 String text = new String(reply.getBody(), StandardCharsets.UTF_8);
                 System.out.println(String.join("\t", "reply", "" + i, "" + j, text));
             }
@@ -64,7 +64,7 @@ public final class RequestReply {
                 try {
                     String text = new String(message.getBody(), StandardCharsets.UTF_8);
                     byte[] body = text.toUpperCase().getBytes(StandardCharsets.UTF_8);
-                    producer.send(MessageUtil.createReplyMessage(message, body), 10_000);
+                    producer.send(MessageUtil.createReplyMessage(message, body), 20_000);
                 } catch (Exception error) {
                     error.printStackTrace();
                 }
