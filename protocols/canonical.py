@@ -559,6 +559,10 @@ class GroupSpec:
     is_priority: bool = False
     """Of a topic whose message queues are priorities: higher ones are handed out first."""
 
+    stream_priority: int = 0
+    """Of a stream opened with it: others with a higher one are served first as long as they have
+    credit."""
+
     attempts_max: int = 0
     """After so many attempts a message goes to the dead-letter topic; 0: no limit."""
 

@@ -362,6 +362,7 @@ class TidegateLink:
             credit=credit,
             holds=list(holds),
             is_exclusive=spec.is_exclusive,
+            priority=spec.stream_priority,
             is_resuming=is_resuming,
         )
         try:

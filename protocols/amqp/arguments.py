@@ -9,7 +9,15 @@ from collections.abc import Callable
 from typing import Final
 
 from protocols.amqp import replies
-from protocols.amqp.fields import INTEGER_TAGS, Field, Table, are_equal, text_of
+from protocols.amqp.fields import (
+    INTEGER_TAGS,
+    Field,
+    Table,
+    are_equal,
+    decode_table,
+    text_of,
+)
+from protocols.amqp.matching import X_MATCHES
 from protocols.amqp.replies import AmqpFault
 
 TYPE_NAMES: Final = {
@@ -32,6 +40,10 @@ TYPE_NAMES: Final = {
     "x": "binary",
 }
 """Names of the field types in RabbitMQ's texts."""
+
+
+PRIORITY_MAX: Final = (1 << 31) - 1
+"""Of consumers: beyond it they are alike."""
 
 
 def _whole(field: Field) -> str:
@@ -96,11 +108,17 @@ QUEUE_ARGUMENTS: Final[dict[str, Callable[[Field], str]]] = {
 """Known arguments of queue.declare: checked, and compared when declared again."""
 
 NAMES: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+OF_STREAMS: Final = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
 NOT_OF_TYPE: Final = {
-    "classic": ("x-delivery-limit", "x-dead-letter-strategy"),
-    "quorum": ("x-max-priority", "x-queue-mode"),
+    "classic": (
+        "x-delivery-limit",
+        "x-dead-letter-strategy",
+        "x-quorum-initial-group-size",
+        *OF_STREAMS,
+    ),
+    "quorum": ("x-max-priority", "x-queue-mode", *OF_STREAMS),
 }
-"""What the other type of queue has."""
+"""What other types of queue have."""
 
 
 def check_queue_arguments(queue: str, vhost: str, arguments: Table) -> None:
@@ -125,6 +143,43 @@ def check_queue_arguments(queue: str, vhost: str, arguments: Table) -> None:
     for name in NOT_OF_TYPE[kind]:
         if name in arguments:
             raise refuse(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
+
+
+def check_exchange_arguments(exchange: str, vhost: str, arguments: Table) -> None:
+    """Raises AmqpFault 406."""
+    field = arguments.get("alternate-exchange")
+    if field is not None and field.tag != "S":
+        raise AmqpFault(
+            replies.PRECONDITION_FAILED,
+            f"invalid type '{TYPE_NAMES[field.tag]}' for arg 'alternate-exchange' in "
+            f"exchange '{exchange}' in vhost '{vhost}'",
+        )
+
+
+def check_headers_binding(encoded: bytes) -> None:
+    """Arguments of a binding from a headers exchange. Raises AmqpFault 406."""
+    field = decode_table(encoded)[0].get("x-match")
+    if field is None or (field.tag == "S" and field.value in X_MATCHES):
+        return
+    if field.tag == "S":
+        problem = f'value <<"{field.value!s}">>; expected all, any, all-with-x, or any-with-x'
+    else:
+        problem = f"type {TYPE_NAMES[field.tag]} (value {field.value!s}); expected longstr"
+    raise AmqpFault(replies.PRECONDITION_FAILED, f"Invalid x-match field {problem}")
+
+
+def consumer_priority(queue: str, vhost: str, arguments: Table) -> int:
+    """Who is served first while it has credit. Raises AmqpFault 406."""
+    field = arguments.get("x-priority")
+    if field is None:
+        return 0
+    if problem := _whole(field):
+        what = f"queue '{queue}' in vhost '{vhost}'"
+        raise AmqpFault(
+            replies.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {what}: {problem}"
+        )
+    assert isinstance(field.value, int)
+    return max(-PRIORITY_MAX, min(field.value, PRIORITY_MAX))
 
 
 def check_queue_type(
@@ -203,11 +258,11 @@ def require_same_arguments(
 ) -> None:
     """Compare the named arguments by meaning."""
     for name in names:
-        mine, theirs = received.get(name), current.get(name)
+        mine, theirs = _meant(received, name), _meant(current, name)
         if mine is theirs or (mine and theirs and are_equal(mine, theirs)):
             continue
         if mine is not None and theirs is not None:
-            said = f"received '{mine.value!s}' but current is '{theirs.value!s}'"
+            said = f"received '{_plain(mine)}' but current is '{_plain(theirs)}'"
         else:
             said = f"received {_said(mine)} but current is {_said(theirs)}"
         raise AmqpFault(
@@ -218,4 +273,15 @@ def require_same_arguments(
 def _said(field: Field | None) -> str:
     if field is None:
         return "none"
-    return f"the value '{field.value!s}' of type '{TYPE_NAMES[field.tag]}'"
+    return f"the value '{_plain(field)}' of type '{TYPE_NAMES[field.tag]}'"
+
+
+def _plain(field: Field) -> str:
+    return str(field.value).lower() if field.tag == "t" else str(field.value)
+
+
+def _meant(arguments: Table, name: str) -> Field | None:
+    """A classic queue is what one gets who asks for no type."""
+    field = arguments.get(name)
+    is_default = name == "x-queue-type" and field is not None and field.value == "classic"
+    return None if is_default else field

@@ -46,7 +46,6 @@ from protocols.amqp.methods import (
     TxRollbackOk,
     TxSelect,
     TxSelectOk,
-    name_of,
 )
 from protocols.amqp.operations import fault_of
 from protocols.amqp.replies import AmqpFault
@@ -98,6 +97,10 @@ class ChannelWork:
 
         self._waiting: deque[Work] = deque()
         self._is_busy = False
+        self._notices: list[BasicCancel] = []
+        """Consumers that ended, to be told behind the answer to the method in progress: who deletes
+        its own queue hears of that first."""
+
         self._open_count = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -151,7 +154,7 @@ class ChannelWork:
             if handler is None:
                 raise AmqpFault(
                     replies.COMMAND_INVALID,
-                    f"{name_of(event.method_id)} is for clients",
+                    "unimplemented method",
                     method=event.method_id,
                 )
             return handler(self, event.method)
@@ -181,6 +184,7 @@ class ChannelWork:
             logger.exception("channel %d of %s", self.number, self.session.name)
             self.session.close(AmqpFault(replies.INTERNAL_ERROR, str(error), method=method_id))
         self._is_busy = False
+        self._send_notices()
         events = list(self._waiting)
         self._waiting.clear()
         self.session.waiting(-len(events))
@@ -294,8 +298,15 @@ class ChannelWork:
             self.session.registry.discard(consumer)
             self.session.close_stream(consumer)
             if self.is_open and self.session.connection.has_capability("consumer_cancel_notify"):
-                self.send(BasicCancel(consumer.tag, True))
-                self.flush_soon()
+                self._notices.append(BasicCancel(consumer.tag, True))
+                if not self._is_busy:
+                    self._send_notices()
+
+    def _send_notices(self) -> None:
+        notices, self._notices = self._notices, []
+        for notice in notices if self.is_open else ():
+            self.send(notice)
+            self.flush_soon()
 
     def queue_name(self, name: str) -> str:
         """An empty name is the queue that was last declared on this channel."""

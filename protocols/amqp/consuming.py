@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from protocols.amqp import replies
+from protocols.amqp.arguments import consumer_priority
 from protocols.amqp.channel import Outcome, Unacked, group_by_consumer
 from protocols.amqp.consumer import Consumer
 from protocols.amqp.mapping import content_of, counted
@@ -80,6 +81,7 @@ async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
             session.vhost, work.queue_name(method.queue), session.name
         )
     session.require_readable(queue)
+    priority = consumer_priority(queue.record.name, queue.record.vhost, method.arguments)
     consumer = Consumer(
         work,
         queue,
@@ -93,7 +95,9 @@ async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
     try:
         if queue.record.auto_delete:
             await session.operations.add_reader(queue)
-        spec = replace(queue.spec, is_exclusive=True) if method.exclusive else queue.spec
+        spec = queue.spec
+        if method.exclusive or priority:
+            spec = replace(spec, is_exclusive=method.exclusive, stream_priority=priority)
         consumer.stream = await session.services.streams.open(
             session.call, spec, consumer, credit=consumer.credit
         )

@@ -25,7 +25,7 @@ from protocols.amqp.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from protocols.amqp.operations import fault_of
+from protocols.amqp.operations import fault_of, require_no_default
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.replying import REPLY_TO
 from protocols.amqp.replying import exists as reply_exists
@@ -91,9 +91,7 @@ async def queue_declare(work: "ChannelWork", method: Method) -> None:
         if not method.nowait:
             work.send(QueueDeclareOk(method.queue, 0, 1))
         return
-    if method.passive:
-        method = method._replace(queue=work.queue_name(method.queue))
-    elif not method.exclusive and method.queue:
+    if not method.passive and not method.exclusive and method.queue:
         session.require_declarable("queue", method.queue)
     queue = await session.operations.declare_queue(
         session.vhost, method, connection=session.name, tenant=session.call.tenant
@@ -123,7 +121,13 @@ async def queue_unbind(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, QueueUnbind)
     session = work.session
     name = work.queue_name(method.queue)
-    queue = await session.operations.queue(session.vhost, name, session.name)
+    require_no_default(method.exchange)
+    try:
+        queue = await session.operations.queue(session.vhost, name, session.name)
+    except AmqpFault as fault:
+        if fault.code != replies.NOT_FOUND:
+            raise
+        queue = None
     await session.operations.unbind_queue(
         queue, _queue_binding(work, method, name, method.routing_key)
     )

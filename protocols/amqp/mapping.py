@@ -7,6 +7,7 @@ AMQP to AMQP is byte for byte: the property block is stored raw. What is publish
 
 import base64
 import binascii
+import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -25,6 +26,8 @@ from protocols.amqp.properties import (
 from protocols.amqp.replies import AmqpFault
 from protocols.canonical import INTERNAL, Head, Message, Properties, QueueRef, StoredMessage
 from protocols.stored_names import ESCAPED_PREFIX, USER_PREFIX, is_system
+
+NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 
 RAW: Final = "TG_AMQP"
 """The property block, base64."""
@@ -173,11 +176,23 @@ def priority_of(block: bytes) -> int:
 
 
 def _expiration_ms(text: str) -> int:
+    """-1: none. RabbitMQ reads it with ``string:to_integer``, which its texts show."""
     if not text:
         return -1
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise AmqpFault(replies.PRECONDITION_FAILED, f"invalid expiration '{text}': no_integer")
-    return int(text)
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    number = NUMBER.match(text)
+    if number is None:
+        problem = "no_integer"
+    elif number.end() < len(text):
+        problem = f'{{leftover_string,"{text[number.end() :]}"}}'
+    elif number[0].startswith("-"):
+        problem = f"{{value_negative,{number[0]}}}"
+    elif len(number[0]) > 15:
+        problem = f"{{value_too_big,{number[0]}}}"
+    else:
+        return int(number[0])
+    raise AmqpFault(replies.PRECONDITION_FAILED, f"invalid expiration '{text}': {problem}")
 
 
 def _text_properties(properties: BasicProperties) -> Properties:

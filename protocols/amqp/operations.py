@@ -17,6 +17,8 @@ from protocols.amqp import replies
 from protocols.amqp.addresses import AMQ_TOPIC, filters_of
 from protocols.amqp.arguments import (
     QUEUE_ARGUMENTS,
+    check_exchange_arguments,
+    check_headers_binding,
     check_queue_arguments,
     check_queue_type,
     policy_of,
@@ -29,7 +31,6 @@ from protocols.amqp.matching import TYPES
 from protocols.amqp.methods import ExchangeDeclare, QueueDeclare
 from protocols.amqp.replies import FROM_CODE, AmqpFault
 from protocols.amqp.topology import (
-    PREDECLARED,
     BindingRecord,
     Exchange,
     ExchangeRecord,
@@ -107,11 +108,13 @@ class Operations:
 
     async def declare_exchange(self, vhost: str, method: ExchangeDeclare) -> None:
         name = method.exchange
+        require_no_default(name)
         if method.passive:
             await self.exchange(vhost, name)
             return
         if method.type not in TYPES:
             raise AmqpFault(replies.COMMAND_INVALID, f"unknown exchange type '{method.type}'")
+        check_exchange_arguments(name, vhost, method.arguments)
         known = self.topology.exchanges.get((vhost, name))
         if known is None:
             _require_own_name("exchange", name)
@@ -136,11 +139,10 @@ class Operations:
 
     async def delete_exchange(self, vhost: str, name: str, *, if_unused: bool) -> None:
         """Also its bindings, both ways; an unknown name is fine."""
-        _require_no_default(name)
-        if name in PREDECLARED:
+        require_no_default(name)
+        if name.startswith("amq."):
             text = f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed"
             raise AmqpFault(replies.ACCESS_REFUSED, text)
-        _require_own_name("exchange", name)
         try:
             exchange = await self.exchange(vhost, name)
         except AmqpFault:
@@ -258,8 +260,10 @@ class Operations:
 
     async def bind_queue(self, queue: Queue, binding: BindingRecord) -> None:
         """Returns when every gateway routes by it."""
-        _require_no_default(binding.source)
+        require_no_default(binding.source)
         exchange = await self.exchange(binding.vhost, binding.source)
+        if exchange.record.type == "headers":
+            check_headers_binding(binding.arguments)
         is_bound = queue.record.exclusive
         version = await self._put_binding(exchange, binding, is_bound=is_bound)
         if binding.source == AMQ_TOPIC:
@@ -275,11 +279,10 @@ class Operations:
                 version = await self._subscribe(add, (), queue)
         await self._barrier(version)
 
-    async def unbind_queue(self, queue: Queue, binding: BindingRecord) -> None:
-        _require_no_default(binding.source)
-        await self.exchange(binding.vhost, binding.source)
+    async def unbind_queue(self, queue: Queue | None, binding: BindingRecord) -> None:
+        """What does not exist is not bound, which is fine."""
         await self._write([Put(binding_key(binding), None)])
-        if binding.source == AMQ_TOPIC:
+        if queue is not None and binding.source == AMQ_TOPIC:
             kept = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
             gone = [row for row in _rows(queue, binding) if row not in kept]
             await self._subscribe((), gone, queue)
@@ -287,7 +290,7 @@ class Operations:
 
     async def bind_exchange(self, binding: BindingRecord) -> None:
         for name in (binding.source, binding.destination):
-            _require_no_default(name)
+            require_no_default(name)
             if name == AMQ_TOPIC:
                 raise AmqpFault(
                     replies.PRECONDITION_FAILED,
@@ -295,12 +298,13 @@ class Operations:
                 )
         exchange = await self.exchange(binding.vhost, binding.source)
         await self.exchange(binding.vhost, binding.destination)
+        if exchange.record.type == "headers":
+            check_headers_binding(binding.arguments)
         await self._barrier(await self._put_binding(exchange, binding, is_bound=False))
 
     async def unbind_exchange(self, binding: BindingRecord) -> None:
         for name in (binding.source, binding.destination):
-            _require_no_default(name)
-            await self.exchange(binding.vhost, name)
+            require_no_default(name)
         await self._write([Put(binding_key(binding), None)])
         await self._drop_unused_exchange(binding.vhost, binding.source)
 
@@ -409,7 +413,7 @@ def _require_own_name(what: str, name: str) -> None:
         )
 
 
-def _require_no_default(exchange: str) -> None:
+def require_no_default(exchange: str) -> None:
     if not exchange:
         raise AmqpFault(replies.ACCESS_REFUSED, "operation not permitted on the default exchange")
 

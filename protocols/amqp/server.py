@@ -127,10 +127,15 @@ class AmqpServer:
         """Its consumers are told; an exclusive queue of a dead gateway is dropped by the others."""
         self.registry.queue_gone(queue)
         owner = queue.record.owner
-        for session in list(self.sessions) if owner else ():
+        if not owner:
+            return
+        directory = self.services.directory
+        gateway, epoch, _ = owner.rsplit("/", 2)
+        is_lost = not directory.is_live(gateway, int(epoch))
+        for session in list(self.sessions):
             if session.name == owner:
-                session.exclusive_lost(queue.record.name)
-        if owner and owner.split("/")[0] != self.services.directory.gateway:
+                session.exclusive_gone(queue.record.name, is_lost=is_lost)
+        if gateway != directory.gateway:
             self.tasks.start(self._drop(queue), name=f"drop {queue.record.name}")
 
     async def _drop(self, queue: Queue) -> None:

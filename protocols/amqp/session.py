@@ -202,12 +202,15 @@ class Session:
         self._handle(self.driver, events)
         self.driver.flush_soon()
 
-    def exclusive_lost(self, name: str) -> None:
+    def exclusive_gone(self, name: str, *, is_lost: bool) -> None:
         """
-        Its exclusive queue went without its doing (the lease of this gateway ended): the client
-        shall connect again and declare what it needs.
+        One of its exclusive queues has ended. *is_lost*: not by a client or the queue's own terms
+        but with this gateway's lease, so the client shall connect again and declare what it needs.
         """
-        if name in self.exclusive_queues and not self._is_over:
+        if name not in self.exclusive_queues:
+            return
+        self.exclusive_queues.discard(name)
+        if is_lost and not self._is_over:
             text = f"exclusive queue '{name}' is gone with this gateway's lease"
             self.close(AmqpFault(replies.CONNECTION_FORCED, text))
 
@@ -230,7 +233,7 @@ class Session:
         try:
             for channel in channels:
                 await channel.release()
-            for name in self.exclusive_queues:
+            for name in list(self.exclusive_queues):
                 queue = self.topology.queues.get((self.vhost, name))
                 if queue is not None and queue.record.owner == self.name:
                     await self.operations.delete_queue(queue)

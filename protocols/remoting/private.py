@@ -278,6 +278,9 @@ class StreamOpen(_Body, frozen=True, kw_only=True):
     is_exclusive: bool = False
     """Refused while others are open; others are refused while it is."""
 
+    priority: int = 0
+    """Others with a higher one are served first while they have credit."""
+
     is_resuming: bool = False
     """Inherited group: first deliver what is in flight, with packet id and stage."""
 

@@ -102,6 +102,7 @@ def open_stream(
         holds=asked.holds,
         now=clock.read(),
         is_exclusive=asked.is_exclusive,
+        priority=asked.priority,
     )
     return request.answer(body=encode_body(StreamOpened(in_flight_count=count)))
 

@@ -58,6 +58,7 @@ class Stream:
         "is_retired",
         "lost_at",
         "number",
+        "priority",
         "sent",
     )
 
@@ -77,6 +78,9 @@ class Stream:
         self.sent = 0
         self.is_exclusive = False
         """Nobody else may read the group."""
+
+        self.priority = 0
+        """Streams with a lower one get what those with a higher one have no credit for."""
 
         self.is_retired = False
         """It takes nothing any more, and waits for what is out to be settled."""
@@ -200,6 +204,7 @@ class Streams:
         holds: Sequence[tuple[int, int]],
         now: Now,
         is_exclusive: bool = False,
+        priority: int = 0,
     ) -> int:
         """
         Open a stream, or resume the one that a lost connection had under the same number.
@@ -216,6 +221,7 @@ class Streams:
         self._holders += 1
         stream = Stream(connection, gateway, number, group, self._holders)
         stream.is_exclusive = is_exclusive
+        stream.priority = priority
         granted = self._engine.resume(group, stream.holder, holds, now)
         stream.credit = credit
         self._by_number[connection, number] = stream
@@ -334,8 +340,19 @@ class Streams:
         if is_single:  # the first that came is the active one, and the next when it has gone
             candidates = [stream for stream in streams if not stream.is_retired][:1]
         eager = [s for s in candidates if s.credit > s.sent and s.lost_at is None]
-        if not eager:
-            return
+        levels = [eager]
+        if len(eager) > 1 and any([stream.priority for stream in eager]):
+            numbers = sorted({stream.priority for stream in eager}, reverse=True)
+            levels = [[s for s in eager if s.priority == number] for number in numbers]
+        for level in levels:
+            if not self._serve_equals(group, level, now, keep_order=is_single):
+                break
+
+    def _serve_equals(
+        self, group: int, eager: Sequence[Stream], now: Now, *, keep_order: bool
+    ) -> bool:
+        """Serve streams of the same priority; False: nothing is left for others."""
+        streams, is_left = self._by_group[group], bool(eager)
         share = FRAME_ITEMS_MAX
         if len(eager) > 1:  # competing consumers share what is there
             share = max(1, -(-self._engine.ready_count(group) // len(eager)))
@@ -347,13 +364,15 @@ class Streams:
                 continue
             granted = self._engine.take(group, count, now, holder=stream.holder)
             if not granted:
-                break
+                return False
             self._deliver(stream, granted, now)
-            if not is_single:  # last in line for the next
+            if not keep_order:  # last in line for the next
                 streams.pop(stream, None)
                 streams[stream] = None
-            if len(granted) == count:
+            is_left = len(granted) == count
+            if is_left:
                 self._woken[group] = None
+        return is_left
 
     def _deliver(self, stream: Stream, granted: Sequence[Granted], now: Now) -> int:
         """Pack *granted* into the connection's frame; how many could be read and were."""

@@ -1,4 +1,4 @@
-"""The same scripts against RabbitMQ and against two stores behind our gateway: the same is seen."""
+"""The same scripts against RabbitMQ and against ours: the same is seen."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.interop.amqp_scripts import SCRIPTS, Client, Seen
+from tests.interop.amqp_parity import SCRIPTS
+from tests.interop.amqp_parity.client import Client, Seen
 from tests.support.processes import Daemons
 from tests.support.rabbitmq import RabbitMq
 
-pytestmark = pytest.mark.client
+pytestmark = [pytest.mark.client, pytest.mark.timeout(300)]  # RabbitMQ takes its time to boot
 
 ONLY = tuple(f"listeners.{name}.enabled=false" for name in ("events", "grpc", "remoting", "mqtt"))
 
@@ -26,12 +27,9 @@ class Ports(NamedTuple):
 @pytest.fixture(scope="module")
 def ports() -> Iterator[Ports]:
     with RabbitMq() as rabbit, Daemons() as daemons:
-        namesrv = daemons.namesrv()
-        daemons.store(namesrv)
-        daemons.store(namesrv, "store.directory=false", name="broker-b")
-        gateway = daemons.gateway(namesrv, *ONLY)
+        ours = daemons.up(*ONLY)
         rabbit.wait_ready()
-        yield Ports(rabbit.port, gateway.port("amqp"))
+        yield Ports(rabbit.port, ours.port("amqp"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

@@ -517,6 +517,34 @@ async def test_a_deleted_queue_cancels_its_consumers(
     await until(lambda: "c" not in underlay.consumers)
 
 
+async def test_who_deletes_a_queue_hears_of_that_before_its_consumer_does(
+    gateway: Gateway,
+) -> None:
+    """Both at once, without any other traffic."""
+    raw = await Raw.open(gateway, properties={"capabilities": {"consumer_cancel_notify": True}})
+    raw.send(1, amqp.Queue.Declare(0, "q"), amqp.Basic.Consume(0, "q", "tag"))
+    await raw.expect("DeclareOk", "ConsumeOk")
+    raw.send(1, amqp.Queue.Delete(0, "q"))
+    _, cancel = await raw.expect("DeleteOk", "Cancel")
+    assert cancel.consumer_tag == "tag"
+    await raw.close()
+
+
+async def test_an_exclusive_queue_may_delete_itself(gateway: Gateway) -> None:
+    """The connection goes on, and what others then call by its name is not its own."""
+    connection = await gateway.connect()
+    channel = await connection.channel()
+    queue = await channel.declare_queue("q", exclusive=True, auto_delete=True)
+    await queue.cancel(await queue.consume(ignore))
+    other = await gateway.connect()
+    theirs = await other.channel()
+    await theirs.declare_queue("q", durable=True)
+    await channel.declare_queue("q", passive=True)
+    await connection.close()
+    await theirs.declare_queue("q", passive=True)
+    await other.close()
+
+
 async def test_unbind_and_delete_stop_the_flow(channel: AbstractChannel) -> None:
     """After unbind nothing more arrives; a deleted exchange is 404 to publishers."""
     queue = await channel.declare_queue("q")
