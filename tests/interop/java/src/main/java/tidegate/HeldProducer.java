@@ -31,6 +31,7 @@ public final class HeldProducer {
         TransactionMQProducer producer =
             new TransactionMQProducer(options.text("group", "tidegate-held"));
         producer.setNamesrvAddr(options.text("address", ""));
+        producer.setMqClientApiTimeout(30_000); // a JVM that starts on a busy machine takes seconds
         producer.setInstanceName("held" + System.nanoTime());
         producer.setSendMsgTimeout(10_000);
         producer.setTransactionListener(new Ends(asked));

@@ -21,6 +21,7 @@ public final class Producer {
         DefaultMQProducer producer =
             new DefaultMQProducer(options.text("group", "tidegate-producer"), options.hook());
         producer.setNamesrvAddr(options.text("address", ""));
+        producer.setMqClientApiTimeout(30_000); // a JVM that starts on a busy machine takes seconds
         producer.setInstanceName("producer" + System.nanoTime());
         producer.setSendMsgTimeout(options.number("timeout-ms", 10_000));
         producer.start();

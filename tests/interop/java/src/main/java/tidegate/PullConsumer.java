@@ -23,6 +23,7 @@ public final class PullConsumer {
         DefaultMQPullConsumer consumer =
             new DefaultMQPullConsumer(options.text("group", "tidegate-pull"), options.hook());
         consumer.setNamesrvAddr(options.text("address", ""));
+        consumer.setMqClientApiTimeout(30_000); // a JVM that starts on a busy machine takes seconds
         consumer.setInstanceName("pull" + System.nanoTime());
         consumer.start();
         int left = options.number("count", 1);

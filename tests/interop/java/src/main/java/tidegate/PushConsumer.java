@@ -50,6 +50,7 @@ public final class PushConsumer {
             options.text("group", "tidegate-push"), options.hook(),
             new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("address", ""));
+        consumer.setMqClientApiTimeout(30_000); // a JVM that starts on a busy machine takes seconds
         consumer.setInstanceName("push" + System.nanoTime());
         consumer.setConsumeFromWhere(
             ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
@@ -89,8 +90,8 @@ public final class PushConsumer {
         consumer.start();
         System.out.println("ready");
         boolean isDone = left.await(options.number("timeout-ms", 40_000), TimeUnit.MILLISECONDS);
-        // The client takes note of a listener's answer after it returned: give it time for that.
-        Thread.sleep(options.number("linger-ms", 300));
+        // The client takes note of a listener's answer after it returned: shut down only then.
+        consumer.setAwaitTerminationMillisWhenShutdown(isDone ? 30_000 : 0);
         consumer.shutdown();
         System.exit(isDone ? 0 : 1);
     }

@@ -47,6 +47,7 @@ public final class RequestReply {
     private static DefaultMQProducer producer(String door, String name) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(name);
         producer.setNamesrvAddr(door);
+        producer.setMqClientApiTimeout(30_000); // a JVM that starts on a busy machine takes seconds
         producer.setInstanceName(name + System.nanoTime());
         producer.start();
         return producer;
@@ -56,6 +57,7 @@ public final class RequestReply {
         DefaultMQProducer producer = producer(door, group + "-producer");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(door);
+        consumer.setMqClientApiTimeout(30_000); // a JVM that starts on a busy machine takes seconds
         consumer.setInstanceName(group + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
