@@ -11,7 +11,7 @@ import pytest
 from tests.demo.cluster import create_topic
 from tests.support.processes import Daemon, Daemons
 
-pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(600)]
 
 FOLDER = Path(__file__).parent / "java_grpc"
 CACHE = Path(os.environ.get("TIDEGATE_CACHE", Path.home() / ".cache" / "tidegate"))
@@ -36,8 +36,8 @@ def class_path() -> str:
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemons(tmp_path_factory.mktemp("grpc-java")) as daemons:
         namesrv = daemons.namesrv()
-        settings = ("store.transactions.timeout_ms=1000", "store.transactions.interval_ms=1000")
-        store = daemons.store(namesrv, *settings)
+        settings = ("timeout_ms=1000", "interval_ms=1000", "checks_max=1000")
+        store = daemons.store(namesrv, *(f"store.transactions.{one}" for one in settings))
         for kind in ("DELAY", "TRANSACTION", "FIFO"):
             address = next(iter(store.addresses.values()))
             create_topic(address, f"held-{kind.lower()}", f"+message.type={kind}")
@@ -54,7 +54,7 @@ def test_java_producer_simple_and_push_consumer(
         [*command, str(FOLDER / "GrpcClient.java"), address, "java-topic"],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         cwd=tmp_path,
     )
     lines = dict(line.split(" ", 1) for line in ended.stdout.splitlines() if " [" in line)
@@ -74,7 +74,7 @@ def test_java_delays_recalls_transactions_and_message_groups(
         [*command, str(FOLDER / "HeldClient.java"), address, "held"],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         cwd=tmp_path,
     )
     lines = [line for line in ended.stdout.splitlines() if not line.startswith(" ")]

@@ -21,8 +21,8 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     """Name server (then store), and the gateway's remoting port."""
     with Daemons(tmp_path_factory.mktemp("held")) as daemons:
         namesrv = daemons.namesrv()
-        settings = ("store.transactions.timeout_ms=500", "store.transactions.interval_ms=1000")
-        store = daemons.store(namesrv, *settings)
+        settings = ("timeout_ms=500", "interval_ms=1000", "checks_max=1000")
+        store = daemons.store(namesrv, *(f"store.transactions.{one}" for one in settings))
         for topic in ("held-store", "held-gateway"):
             create_topic(next(iter(store.addresses.values())), topic)
         gateway = daemons.gateway(namesrv)

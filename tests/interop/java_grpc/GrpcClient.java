@@ -27,7 +27,7 @@ public class GrpcClient {
     public static void main(String[] args) throws Exception {
         String topic = args[1];
         ClientConfiguration configuration = ClientConfiguration.newBuilder()
-            .setEndpoints(args[0]).enableSsl(false).setRequestTimeout(Duration.ofSeconds(5)).build();
+            .setEndpoints(args[0]).enableSsl(false).setRequestTimeout(Duration.ofSeconds(30)).build();
         produce(configuration, topic);
         System.out.println("simple " + simple(configuration, topic));
         System.out.println("push " + push(configuration, topic));
@@ -53,7 +53,7 @@ public class GrpcClient {
             .setClientConfiguration(configuration).setConsumerGroup("java-simple")
             .setAwaitDuration(Duration.ofSeconds(5))
             .setSubscriptionExpressions(Collections.singletonMap(topic, filter)).build()) {
-            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             while (bodies.size() < COUNT && System.nanoTime() < end) {
                 List<MessageView> messages = consumer.receive(16, Duration.ofSeconds(15));
                 for (MessageView message : messages) {
@@ -81,7 +81,7 @@ public class GrpcClient {
                 }
                 return ConsumeResult.SUCCESS;
             }).build()) {
-            done.await(40, TimeUnit.SECONDS);
+            done.await(90, TimeUnit.SECONDS);
         }
         return bodies;
     }

@@ -35,7 +35,7 @@ public class HeldClient {
 
     public static void main(String[] args) throws Exception {
         configuration = ClientConfiguration.newBuilder()
-            .setEndpoints(args[0]).enableSsl(false).setRequestTimeout(Duration.ofSeconds(5)).build();
+            .setEndpoints(args[0]).enableSsl(false).setRequestTimeout(Duration.ofSeconds(30)).build();
         delay(args[1] + "-delay");
         transaction(args[1] + "-transaction");
         fifo(args[1] + "-fifo");
@@ -89,7 +89,7 @@ public class HeldClient {
                     transaction.rollback();
                 }
             }
-            asked.await(30, TimeUnit.SECONDS);
+            asked.await(60, TimeUnit.SECONDS);
             Map<String, Integer> bodies = new TreeMap<>();
             receive(topic, 2, view -> bodies.merge(body(view), 1, Integer::sum));
             System.out.println("transaction " + bodies);
@@ -121,7 +121,7 @@ public class HeldClient {
                 done.countDown();
                 return ConsumeResult.SUCCESS;
             }).build()) {
-            done.await(40, TimeUnit.SECONDS);
+            done.await(90, TimeUnit.SECONDS);
         }
         for (String group : new String[] {"s", "f"}) {
             List<String> found = new ArrayList<>(order);
@@ -141,7 +141,7 @@ public class HeldClient {
             .setClientConfiguration(configuration).setConsumerGroup("held-simple")
             .setAwaitDuration(Duration.ofSeconds(5))
             .setSubscriptionExpressions(Collections.singletonMap(topic, filter)).build()) {
-            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             while (count > 0 && System.nanoTime() < end) {
                 for (MessageView view : consumer.receive(16, Duration.ofSeconds(15))) {
                     take.take(view);
