@@ -186,17 +186,18 @@ def prefetch(client: Client) -> Seen:
     there.basic_qos(prefetch_count=3)
     there.basic_consume(queue, lambda *got: deliveries.append((got[1].delivery_tag, got[3])))
 
-    def held(count: int) -> Seen:
-        return client.until(lambda: len(deliveries), count, there), client.count(queue)
+    def held(count: int, ready: int) -> Seen:
+        came = client.until(lambda: len(deliveries), count, there)
+        return came, client.until(lambda: client.count(queue), (ready, 1))
 
-    seen = [held(3)]
+    seen = [held(3, 17)]
     there.basic_ack(2, multiple=True)
-    seen.append(held(5))
+    seen.append(held(5, 15))
     there.basic_nack(0, multiple=True, requeue=True)
-    seen.append(held(8))
+    seen.append(held(8, 15))
     there.basic_qos(prefetch_count=2, global_qos=True)
     there.basic_ack(0, multiple=True)
-    seen.append(held(10))
+    seen.append(held(10, 13))
     there.close()
     return seen, client.until(lambda: client.count(queue), (15, 0)), deliveries[-1]
 
