@@ -11,6 +11,7 @@ Everything that touches the disk here runs in a background thread.
 """
 
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 from store.disk import Disk
@@ -92,7 +93,8 @@ class Upkeep:
         if self.given_up:
             disk.sync_dir()
         while self.cold:
-            disk.drop_cached(self.cold.pop())
+            with suppress(FileNotFoundError):  # a segment that waits to be begun
+                disk.drop_cached(self.cold.pop())
 
 
 class Spares:
