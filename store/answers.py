@@ -49,6 +49,9 @@ class EngineConfig:
     index_cache_bytes_max: int = 64 << 20
     """Index files of sealed segments that stay in memory for readers of old messages."""
 
+    relocated_bytes_max: int = 64 << 20
+    """Memory for the index of relocated records (46 bytes each, 2 KB per segment that went)."""
+
     auto_create_queue_count: int = 0
     """Message queues of a topic that comes into being by a first send; 0: refuse such sends."""
 
@@ -351,6 +354,9 @@ class Counters:
 
     refused: int = 0
     deleted_bytes: int = 0
+    relocated: int = 0
+    """Records appended again so that the rest of their segment could go."""
+
     timers_fired: int = 0
     recalled: int = 0
     rotten_reads: int = 0

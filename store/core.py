@@ -14,6 +14,7 @@ from store.disk import Disk
 from store.index.cold import ColdIndex
 from store.index.entries import Entries
 from store.index.queues import Queue, QueueTable
+from store.index.remnants import Remnant
 from store.index.sealing import Sealer
 from store.log.cache import RecentBlocks
 from store.log.format import SEGMENT_HEADER_BYTES, EntryFlag, Kind, crc32, seed
@@ -120,6 +121,8 @@ class Core:
         if index < 0:
             raise _no_record(position)
         size, crc = columns.lengths[index], columns.crcs[index]
+        if isinstance(columns, Remnant):  # the entry keeps its name, its bytes are elsewhere
+            position = columns.wheres[index]
         record = self._read(position, size)
         segment = self.log.segments.find(position)
         if segment is None or crc32(record, seed(segment.nonce, position)) != crc:

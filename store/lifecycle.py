@@ -3,11 +3,9 @@ From start to end: recovery, what time decides, snapshots, retention, the closin
 """
 
 import logging
-from functools import partial
 from os import urandom
 from typing import Final
 
-from protocols.canonical import DISPATCH_NAME
 from protocols.clock import Now
 from store.answers import RecoveryReport, StoreFailed, Woken
 from store.core import Core
@@ -20,6 +18,7 @@ from store.log.snapshots import Snapshot, SnapshotWork, read_snapshots
 from store.log.state import pack
 from store.parts import Parts
 from store.replay import Replay
+from store.retention.cleaner import Cleaner
 from store.retention.room import Room
 from store.timers.holding import Holding
 
@@ -32,11 +31,8 @@ kept does not cover cannot be deleted, so a small log needs them sooner than a l
 
 SNAPSHOT_STEP_BYTES_MIN: Final = 64 << 10
 
-LOOK_S: Final = 1.0
-"""How often the disk is asked for its free space and retention looks at the oldest segment."""
-
-RESTING_PER_LOOK: Final = 10_000
-"""Queues that may leave memory per look: some 20 ms."""
+TRIM_S: Final = 1.0
+"""How often once-keys that are too old are forgotten."""
 
 _log = logging.getLogger("store.engine")
 
@@ -52,8 +48,8 @@ class Lifecycle:
         self._parts = parts
         self._deliveries = deliveries
         self._room = room
-        room.owed = self._first_owed
-        self._looked = -LOOK_S
+        self._cleaner = Cleaner(core, parts, room)
+        self._trimmed = -TRIM_S
         self._seen_end = -1
         self._seen_at = 0.0
         self._snapshot_position = 0
@@ -107,6 +103,11 @@ class Lifecycle:
         report = self._replay(tail, snapshot)
         self._room.snapshot_position = usable[-1].position if len(usable) > 1 else 0
         self._snapshot_position = snapshot.position if snapshot is not None else 0
+        self._room.leaving = {
+            segment: self._snapshot_position
+            for segment in tail.segments
+            if segment.number in core.cold.left
+        }
         return report
 
     def _replay(self, tail: Tail, snapshot: Snapshot | None) -> RecoveryReport:
@@ -119,7 +120,7 @@ class Lifecycle:
         replay.record_count = sum([header.record_count for header in core.cold.sealed.values()])
         block_count, covered = 0, sealed
         rotten_bytes = 0
-        for segment in tail.segments[len(core.cold.sealed) :]:
+        for segment in [one for one in tail.segments if not core.cold.has(one.number)]:
             is_last = segment is tail.segments[-1]
             data = read_segment(core.disk, core.config, segment, is_last=is_last)
             for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):
@@ -168,28 +169,12 @@ class Lifecycle:
             self._parts.leases.tick(now),
             self._holding.tick(now),
             self._idle(now),
+            self._cleaner.tick(now),
         ]
-        if now.monotonic - self._looked >= LOOK_S:
-            self._looked = now.monotonic
+        if now.monotonic - self._trimmed >= TRIM_S:
+            self._trimmed = now.monotonic
             self._parts.once.trim(now.wall_ms)
-            self._room.end_unused(self._core.queues.rest_woken(RESTING_PER_LOOK))
-            self._room.look()
-            self._delete_when_durable(now.wall_ms)
-        dues.append(self._looked + LOOK_S)
         return min([due for due in dues if due is not None])
-
-    def _delete_when_durable(self, wall_ms: int) -> None:
-        """
-        Segments go once what made them superfluous is durable: after a crash that loses the
-        last acks their messages are owed again.
-        """
-        found = {segment.number for segment in self._room.deletable(wall_ms)}
-        if found:
-            self._core.log.when_durable(partial(self._delete, found, wall_ms))
-
-    def _delete(self, numbers: set[int], wall_ms: int) -> None:
-        still = self._room.deletable(wall_ms)
-        self._room.delete([segment for segment in still if segment.number in numbers])
 
     def _idle(self, now: Now) -> float | None:
         log = self._core.log
@@ -217,6 +202,10 @@ class Lifecycle:
             passed = log.end - self._snapshot_position
             share = max(SNAPSHOT_STEP_BYTES_MIN, self._room.usable_bytes // SNAPSHOTS_PER_ROOM)
             wanted = min(self._core.config.snapshot_bytes, share)
+            if self._room.wants_snapshot and log.confirmed == log.end:
+                is_forced = True
+                if not passed:
+                    log.seal_empty()  # two snapshots cannot have one position
             if not is_forced and passed < wanted:
                 return None
             log.seal_state()
@@ -229,22 +218,6 @@ class Lifecycle:
 
     def snapshot_written(self, work: SnapshotWork) -> None:
         self._room.snapshot_position = work.oldest_kept
-
-    def _first_owed(self) -> int:
-        """
-        Lowest log position that somebody still needs.
-
-        What waits for a gateway to match it is kept, not owed: a store that lost all its
-        gateways must not fill up with what its own producers send.
-        """
-        end = self._core.log.confirmed
-        owed = [
-            group.first_owed(end) for group in self._parts.groups if group.name != DISPATCH_NAME
-        ]
-        held = self._parts.held.first_owed(end)
-        lowest = min([*owed, self._parts.retained.first_owed(end), held])
-        late = self._core.entries.targets.items()  # these need the older message they point to
-        return min([lowest, *[target for entry, target in late if entry >= lowest]])
 
     # ── wakings ─────────────────────────────────────────────────────────────────────────
 

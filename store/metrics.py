@@ -57,6 +57,8 @@ def collect(engine: Engine, counters: ServerCounters) -> Mapping[str, float]:
         "commits_total": counters.commits,
         "commit_seconds_total": counters.commit_s,
         "timers_fired_total": log.timers_fired,
+        "deleted_bytes_total": log.deleted_bytes,
+        "relocated_total": log.relocated,
         "recalled_total": log.recalled,
         "timers_waiting": engine.held_counts[0],
         "half_messages_open": engine.held_counts[1],

@@ -46,6 +46,8 @@ class Parts:
             "queues": queues,
             "idle": self.core.queues.idle.dump(),
             "sealed": self.core.cold.newest,
+            "remnants": self._dump_remnants(),
+            "left": sorted(self.core.cold.left),
             "next_queue": self.core.queues.next_number,
             "topics": self.topics.dump(),
             "settings": self.settings.dump(),
@@ -57,3 +59,12 @@ class Parts:
             "groups": self.groups.dump(),
             "held": self.held.dump(),
         }
+
+    def _dump_remnants(self) -> list[Any]:
+        """What outlived its segment, with the facts that no index file has."""
+        remnants, entries = self.core.cold.remnants, self.core.entries
+
+        def sparse(facts: dict[int, int]) -> list[tuple[int, int]]:
+            return [(at, value) for at, value in facts.items() if remnants.covering(at)]
+
+        return [remnants.dump(), sparse(entries.targets), sparse(entries.expires)]

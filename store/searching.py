@@ -81,4 +81,6 @@ def search_work(core: Core, needles: Sequence[bytes], begin_ms: int, end_ms: int
 def record_around(core: Core, position: int) -> int:
     """Start of the record that holds the byte at *position*; -1: none does."""
     start = core.entries.at_or_below(position)
-    return start if start <= position < core.entries.end_of(start) else -1
+    if start <= position < core.entries.end_of(start):
+        return start
+    return core.cold.remnants.record_at(position)

@@ -31,9 +31,14 @@ def adopt_indexes(
     """Use what index files there are; the log position from which the log must be scanned."""
     cold, disk = core.cold, core.disk
     known = state["sealed"] if state is not None else 0
+    if state is not None:
+        _load_remnants(core, segments, state)
     _remove_others(disk, segments)
     scanned_from = segments[0].base
     for segment in segments[:-1]:
+        if segment.number in cold.left:
+            scanned_from = segment.end
+            continue
         header = cold.read_header(segment) if segment.end <= snapshot_at else None
         if header is None and segment.number > known:
             break
@@ -50,6 +55,22 @@ def adopt_indexes(
         core.newest_ms[segment.number] = cold.sealed[segment.number].newest_ms
         scanned_from = segment.end
     return scanned_from
+
+
+def _load_remnants(core: Core, segments: list[Segment], state: dict[str, Any]) -> None:
+    """Entries that outlived their segments."""
+    rows, targets, expires = state.get("remnants", ((), (), ()))
+    core.cold.remnants.load(rows)
+    core.entries.targets.update(targets)
+    core.entries.expires.update(expires)
+    core.cold.left = {segment.number for segment in segments} & {*state.get("left", ())}
+    for segment in segments[:-1]:  # its end was taken from the next file, which may be far away
+        own = core.cold.remnants.get(segment.number)
+        above = core.cold.remnants.at_or_after(segment.base)
+        if own is not None:
+            segment.end = own.end
+        elif above is not None:
+            segment.end = min(segment.end, above.base)
 
 
 def _remove_others(disk: Disk, segments: list[Segment]) -> None:
@@ -74,7 +95,8 @@ def _take_on(core: Core, number: int) -> None:
 
 def _previous(cold: ColdIndex, queue: int, number: int) -> int:
     """Number of the newest sealed segment below *number* that holds the queue; 0: none."""
-    for earlier in sorted(cold.sealed, reverse=True):
+    numbers = [*cold.sealed, *[remnant.number for remnant in cold.remnants]]
+    for earlier in sorted(numbers, reverse=True):
         if earlier < number and cold.directory(earlier).find(queue):
             return earlier
     return 0

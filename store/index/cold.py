@@ -27,6 +27,7 @@ from store.index.pages import (
     decode_sparse,
     index_name,
 )
+from store.index.remnants import Remnant, Remnants
 from store.log.segments import UNFINISHED_SUFFIX, Segment, Segments
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ class ColdIndex:
 
         self.newest = 0
         """Number of the newest of them."""
+
+        self.remnants = Remnants()
+        """Of segments that are given up; their numbers are not in ``sealed``."""
+
+        self.left: set[int] = set()
+        """Segments that are given up and whose files are still there."""
 
         self.rebuild: Callable[[Segment], Draft] = _cannot_rebuild
         """Makes the index of a segment anew, by a scan."""
@@ -100,6 +107,9 @@ class ColdIndex:
 
     def directory(self, number: int) -> Directory:
         """Which queues the segment holds."""
+        remnant = self.remnants.get(number)
+        if remnant is not None:
+            return remnant.directory
         found = self._directories.get(number)
         if found is not None:
             return found
@@ -128,6 +138,9 @@ class ColdIndex:
 
     def page(self, number: int) -> Page:
         """All of one segment's index, from memory if it is there."""
+        remnant = self.remnants.get(number)
+        if remnant is not None:
+            return remnant
         page = self._pages.pop(number, None)
         if page is None:
             header = self.sealed[number]
@@ -184,16 +197,26 @@ class ColdIndex:
 
     # ── entries ─────────────────────────────────────────────────────────────────────────
 
+    def has(self, number: int) -> bool:
+        """Whether the entries of that segment, or what is left of them, are looked up here."""
+        return number in self.sealed or number in self.left
+
     def is_sealed(self, position: int) -> bool:
-        return self._covering(position) is not None
+        """What a file has is believed; what a remnant has is known."""
+        remnant = self.remnants.covering(position)
+        if remnant is not None:
+            return remnant.index_of(position) >= 0
+        segment = self._segments.find(position)
+        return segment is not None and segment.number in self.sealed
 
     def columns_at(self, position: int) -> Columns:
         """Of the sealed segment that covers *position*; empty: none does."""
-        return self.page(segment.number) if (segment := self._covering(position)) else _NOTHING
-
-    def _covering(self, position: int) -> Segment | None:
+        remnant = self.remnants.covering(position)
+        if remnant is not None:
+            return remnant
         segment = self._segments.find(position)
-        return segment if segment is not None and segment.number in self.sealed else None
+        is_here = segment is not None and segment.number in self.sealed
+        return self.page(segment.number) if segment is not None and is_here else _NOTHING
 
     def locate(self, position: int) -> tuple[Columns, int]:
         """Columns that hold the entry, and its index there; -1: no such entry."""
@@ -217,17 +240,29 @@ class ColdIndex:
 
     def _walk(self, queue: "Queue") -> Iterator[tuple[int, int, Row]]:
         """(segment, index in its directory, row), newest first."""
-        number = queue.sealed
-        while number in self.sealed:
-            directory = self.directory(number)
-            found = directory.find(queue.number)
-            if not found:
-                return
+        number, lowest = queue.sealed, queue.hot_first
+        while number:
+            found = range(0)
+            if number in self.sealed or number in self.remnants:
+                directory = self.directory(number)
+                found = directory.find(queue.number)
+            if not found:  # that segment went: what is older is looked for
+                number = self._holder_below(queue, number) if lowest > queue.first else 0
+                continue
             for index in reversed(found):
                 row = directory.row(index)
-                if row.size:
-                    yield number, index, row
+                lowest = row.first
+                yield number, index, row
             number = row.previous
+
+    def _holder_below(self, queue: "Queue", number: int) -> int:
+        """The newest segment below *number* that holds the queue; 0: none does."""
+        older = [other for other in self.sealed if other < number]
+        older += [remnant.number for remnant in self.remnants if remnant.number < number]
+        for other in sorted(older, reverse=True):
+            if self.directory(other).find(queue.number):
+                return other
+        return 0
 
     def extend(self, queue: "Queue", row: Row, number: int, index: int) -> None:
         """The queue has a run in one more sealed segment."""
@@ -256,10 +291,14 @@ class ColdIndex:
     def offset_from(self, queue: "Queue", position: int) -> int:
         """Offset of the first entry at or above *position* that is here; -1: none is."""
         runs = self.runs(queue)
-        segment = self._segments.at_or_after(position)
-        if segment is None:
+        segment, remnant = (
+            self._segments.at_or_after(position),
+            self.remnants.at_or_after(position),
+        )
+        numbers = [found.number for found in (segment, remnant) if found is not None]
+        if not numbers:
             return -1
-        for index in range(bisect_left(runs.segments, segment.number), len(runs.segments)):
+        for index in range(bisect_left(runs.segments, min(numbers)), len(runs.segments)):
             page = self.page(runs.segments[index])
             offset = page.offset_from(runs.rows[index], position)
             if offset < runs.ends[index]:
@@ -269,11 +308,26 @@ class ColdIndex:
     # ── retention ───────────────────────────────────────────────────────────────────────
 
     def drop(self, number: int) -> None:
-        """The segment went."""
-        self.sealed.pop(number)
+        """The segment went, or what was left of it."""
+        self.sealed.pop(number, None)
+        self.remnants.drop(number)
         self._byte_count -= self._forget(number)
         for runs in self._runs.values():
             runs.drop(number)
+
+    def leave(self, remnant: Remnant) -> None:
+        """From now on *remnant* is all that there is of its segment."""
+        if remnant.number in self.sealed:
+            self.left.add(remnant.number)
+        rows: dict[int, list[tuple[int, Row]]] = {}
+        for index in range(len(remnant.directory)):
+            row = remnant.directory.row(index)
+            if row.queue in self._runs:
+                rows.setdefault(row.queue, []).append((index, row))
+        self.drop(remnant.number)
+        self.remnants.put(remnant)
+        for queue, found in rows.items():
+            self._runs[queue].insert(remnant.number, found)
 
     def forget(self, queue: "Queue") -> None:
         self._runs.pop(queue.number, None)

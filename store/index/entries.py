@@ -7,7 +7,7 @@ position is merging integers. Columns are ascending by position; facts are found
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -157,14 +157,8 @@ class Entries(Columns):
         super().drop_before(position)
         self.hot_from = position
 
-    def drop_before(self, position: int) -> None:
-        """Entries below *position* went."""
-        super().drop_before(position)
-        self.hot_from = max(self.hot_from, position)
-        self.forget_range(0, position)
-
-    def forget_range(self, start: int, stop: int) -> None:
-        """Entries from *start* to *stop* went."""
+    def forget_range(self, start: int, stop: int, but: Container[int] = ()) -> None:
+        """Entries from *start* to *stop* went, *but* these."""
         for sparse in (self.targets, self.expires):
-            for entry in [entry for entry in sparse if start <= entry < stop]:
+            for entry in [at for at in sparse if start <= at < stop and at not in but]:
                 del sparse[entry]

@@ -180,6 +180,9 @@ class IdleTable:
         self.count -= 1
         return found
 
+    def has(self, number: int) -> bool:
+        return self._place(number) is not None
+
     # ── in place ────────────────────────────────────────────────────────────────────────
 
     def seal(self, number: int, segment: int) -> bool:

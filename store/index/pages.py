@@ -263,6 +263,15 @@ class Runs:
         for column in (self.firsts, self.ends, self.segments, self.rows):
             column.reverse()
 
+    def insert(self, segment: int, rows: Sequence[tuple[int, Row]]) -> None:
+        """(index in its directory, row) each, ascending, of a segment among the others."""
+        at = bisect_left(self.segments, segment)
+        for shift, (index, row) in enumerate(rows):
+            self.firsts.insert(at + shift, row.first)
+            self.ends.insert(at + shift, row.first + row.size)
+            self.segments.insert(at + shift, segment)
+            self.rows.insert(at + shift, index)
+
     def from_offset(self, offset: int) -> int:
         """Index of the first run that ends above *offset*."""
         return bisect_right(self.ends, offset)

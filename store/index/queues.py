@@ -180,7 +180,9 @@ class Queue:
         """Offset of the first entry that is kept at or above *offset*; the next one if none is."""
         if offset >= self.hot_first:
             return offset
-        found = self.cold.seek(self, max(offset, self.first)) if self.sealed else -1
+        found = -1
+        if self.sealed and self.first < self.hot_first:
+            found = self.cold.seek(self, max(offset, self.first))
         return found if found >= 0 else self.hot_first
 
     def offset_from(self, position: int) -> int:
@@ -198,18 +200,12 @@ class Queue:
 
     # ── retention ───────────────────────────────────────────────────────────────────────
 
-    def drop_before(self, position: int) -> None:
-        """Entries in memory below *position* went, and all that was older."""
-        count = bisect_left(self.entries, position)
-        if count:
-            del self.entries[:count]
-            self.hot_first += count
-        self.first = max(self.first, self.hot_first)
-
     def dropped(self, row: Row) -> None:
         """A sealed segment that held *row* went."""
-        if row.first <= self.first < row.first + row.size:
-            self.first = self.seek(row.first + row.size)
+        end = row.first + row.size
+        if row.first <= self.first < end:
+            self.first = end  # nothing below is looked for
+            self.first = self.seek(end)
 
 
 class QueueTable:
@@ -262,6 +258,10 @@ class QueueTable:
         self._by_number.pop(queue.number, None)
         self._by_key.pop(queue.key, None)
         self._woken.pop(queue, None)
+
+    def active(self, number: int) -> Queue | None:
+        """Without waking one that rests."""
+        return self._by_number.get(number)
 
     def get(self, number: int) -> Queue | None:
         queue = self._by_number.get(number)

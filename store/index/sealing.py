@@ -124,15 +124,18 @@ class Sealer:
     def __init__(self, core: "Core") -> None:
         self._core = core
         self._work: SealWork | None = None
+        self.is_eager = False
+        """Retention wants segments that are still in memory."""
 
     def due(self) -> SealWork | None:
         """The oldest segment in memory, if newer ones are sealed too; one at a time."""
         core = self._core
         items = core.log.segments.items
-        hot_count = HOT_SEGMENTS if core.queues.active_count < ACTIVE_QUEUES_MAX else 0
+        is_hurried = self.is_eager or core.queues.active_count > ACTIVE_QUEUES_MAX
+        hot_count = 0 if is_hurried else HOT_SEGMENTS
         if self._work is not None or len(items) <= hot_count + 1:
             return None
-        index = len([1 for segment in items if segment.number in core.cold.sealed])
+        index = len([1 for segment in items if core.cold.has(segment.number)])
         if index >= len(items) - 1 - hot_count or items[index].end > core.log.confirmed:
             return None
         self._work = SealWork(core, items[index])

@@ -147,7 +147,7 @@ class Kind(IntEnum):
 
     MESSAGE = 1
     INDEX = 2  # a pointer to a message, with light queue entries of its own
-    RELOCATED = 3  # F: an owed record appended again, with original position and store time
+    RELOCATED = 3  # an owed record appended again; its row says at which position it was first
     QUEUE = 10  # queue number bound to a key, with its policy
     QUEUE_END = 11
     TOPIC = 12
@@ -192,9 +192,10 @@ class EntryFlag(IntFlag):
     HAS_EXPIRES = 0x100
     HAS_ONCE = 0x200
     HAS_TARGET = 0x400
-    HAS_SOURCE = 0x800  # F: original position and store time of a relocated record
+    HAS_SOURCE = 0x800  # original position of a relocated record, and its segment's newest time
     HAS_KEY_HASH = 0x1000  # F
     HELD = 0x2000  # a timer or half message: stored, in no queue yet
+    COMPACTED = 0x4000  # of a compacted topic: the last value of its key is owed
 
 
 ENTRY: Final = struct.Struct(">HBBHHIIiQIQ")

@@ -21,20 +21,23 @@ class RetainedTable:
     def __init__(self) -> None:
         self._by_tenant: dict[str, dict[str, int]] = {}
         self._coming: deque[RetainedChange] = deque()
+        self.kept: set[int] = set()
+        """Positions of all last values, also of those about to be known."""
 
     def note(self, change: RetainedChange) -> None:
         """Shown by a later ``show_next``, in order."""
         self._coming.append(change)
+        self.kept.add(change.position)
 
     def show_next(self) -> None:
         self.apply(self._coming.popleft())
 
     def apply(self, change: RetainedChange) -> None:
         table = self._by_tenant.setdefault(change.tenant, {})
-        if change.position == CLEARED:
-            table.pop(change.subject, None)
-        else:
+        self.kept.discard(table.pop(change.subject, CLEARED))
+        if change.position != CLEARED:
             table[change.subject] = change.position
+            self.kept.add(change.position)
 
     def find(self, tenant: str, subject_filter: str) -> list[int]:
         """Positions of what matches, oldest first."""
@@ -57,5 +60,6 @@ class RetainedTable:
     def load(self, state: list[Any]) -> None:
         tables, coming = state
         self._by_tenant = {tenant: dict(items) for tenant, items in tables}
+        self.kept = {at for table in self._by_tenant.values() for at in table.values()}
         for change in coming:
             self.apply(RetainedChange._make(change))

@@ -13,6 +13,11 @@ from store.log.state import pack
 TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}\Z")
 """RocketMQ's rule (TopicValidator); file names never contain it."""
 
+RESERVE_TIME: Final = "reserve.time"
+"""Topic attribute: how many hours its messages are kept (RocketMQ 5; its tiered storage reads it);
+absent or not above 0: the store's own retention."""
+
+HOUR_MS: Final = 3_600_000
 QUEUE_COUNT_MAX: Final = 1024
 PERM_WRITE: Final = 2
 
@@ -24,6 +29,8 @@ class Topics:
         self._core = core
         self.configs: dict[str, TopicConfig] = {}
         self.version = 0
+        self._retentions: dict[str, int] = {}
+        """Topics that have one of their own, ms."""
 
     def check(self, config: TopicConfig) -> None:
         """Raises Refused for a name or a count that cannot be."""
@@ -42,6 +49,24 @@ class Topics:
     def apply_put(self, config: TopicConfig) -> None:
         self.configs[config.name] = config
         self.version += 1
+        hours = config.attributes.get(RESERVE_TIME, "")
+        self._retentions.pop(config.name, None)
+        if hours.isdecimal() and int(hours) > 0:
+            self._retentions[config.name] = int(hours) * HOUR_MS
+
+    def retention_ms(self, name: str) -> int:
+        """How long messages of the topic are kept, owed or not."""
+        return self._retentions.get(name, self._core.config.retention_s * 1000)
+
+    @property
+    def retention_ms_min(self) -> int:
+        """No topic's messages go before."""
+        return min([*self._retentions.values(), self.retention_ms("")])
+
+    @property
+    def retention_ms_max(self) -> int:
+        """All topics' messages may go then."""
+        return max([*self._retentions.values(), self.retention_ms("")])
 
     def delete(self, name: str) -> bool:
         if name not in self.configs:
@@ -52,6 +77,7 @@ class Topics:
 
     def apply_delete(self, name: str) -> None:
         self.configs.pop(name, None)
+        self._retentions.pop(name, None)
         self.version += 1
 
     def for_send(self, name: str, queue_id: int) -> TopicConfig:

@@ -102,7 +102,9 @@ class Driver:
         monotonic, wall_ms = self.now
         self.now = Now(monotonic + seconds, wall_ms + int(seconds * 1000))
         self.engine.tick(self.now)
-        self.seal()
+        if self.seal():  # retention waits for it
+            self.drain()
+            self.engine.tick(self.now)
         self.keep_house()
 
     def keep_house(self) -> None:
@@ -111,8 +113,9 @@ class Driver:
             upkeep.execute(self.disk)
             self.engine.upkeep_done(upkeep)
 
-    def seal(self) -> None:
-        """Index files for all sealed segments but the newest two."""
+    def seal(self) -> bool:
+        """Index files for all sealed segments but the newest two; False: there was none to make."""
+        is_any = False
         while (work := self.engine.seal_due()) is not None:
             while not work.gather():
                 pass
@@ -120,6 +123,8 @@ class Driver:
             while not work.release():
                 pass
             self.engine.seal_done()
+            is_any = True
+        return is_any
 
     def drain(self) -> None:
         """Make everything durable."""

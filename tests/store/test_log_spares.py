@@ -124,6 +124,8 @@ def test_upkeep_goes_on_after_an_error() -> None:
         monotonic=store.now.monotonic + 20, wall_ms=store.now.wall_ms + 20_000
     )
     store.engine.tick(store.now)
+    store.seal()
+    store.engine.tick(store.now)
     upkeep = store.engine.upkeep_due()
     assert upkeep is not None
     assert store.engine.upkeep_due() is None
