@@ -120,7 +120,9 @@ class Lifecycle:
         replay.record_count = sum([header.record_count for header in core.cold.sealed.values()])
         block_count, covered = 0, sealed
         rotten_bytes = 0
-        for segment in [one for one in tail.segments if not core.cold.has(one.number)]:
+        scanned = [one for one in tail.segments if not core.cold.has(one.number)]
+        covered = max(covered, scanned[0].base)  # a segment between the two may have gone
+        for segment in scanned:
             is_last = segment is tail.segments[-1]
             data = read_segment(core.disk, core.config, segment, is_last=is_last)
             for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):

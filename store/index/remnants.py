@@ -93,9 +93,7 @@ def remnant_of(
     for position in sorted(moved):
         at = page.index_of(position)
         where, crc = moved[position]
-        remnant.add(
-            position, page.lengths[at], crc, page.tags[at], page.orders[at], page.flags[at]
-        )
+        remnant.add(position, page.lengths[at], crc, page.tags[at], page.orders[at], page.flags[at])
         remnant.wheres.append(where)
     return remnant._sized()
 

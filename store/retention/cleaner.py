@@ -105,7 +105,8 @@ class Cleaner:
             if living is None:
                 living = Living(core, self._parts, now.wall_ms, is_pressed=is_pressed)
             looked += 1
-            self._judge(segment, living, newest_ms, now)
+            if not self._judge(segment, living, newest_ms, now):
+                break
             is_pressed = is_pressed and room.is_under_pressure
             if not is_pressed and living.is_pressed:
                 break  # enough for now
@@ -120,7 +121,8 @@ class Cleaner:
         number, base, end = segment.number, segment.base, segment.end
         return {number: living.of(number, base, end, newest_ms), **living.moved(base, end)}
 
-    def _judge(self, segment: Segment, living: Living, newest_ms: int, now: Now) -> None:
+    def _judge(self, segment: Segment, living: Living, newest_ms: int, now: Now) -> bool:
+        """What becomes of a segment; False: not yet, another one is being copied."""
         live = self._live(segment, living, newest_ms)
         count = sum([len(positions) for positions in live.values()])
         moving = Moving(self._core, segment, newest_ms, is_pressed=living.is_pressed)
@@ -129,7 +131,7 @@ class Cleaner:
             moving.is_waiting = True
             self._going.add(segment.number)
             self._core.log.when_durable(partial(self._end, moving, now))
-            return
+            return True
         length_of = self._core.entries.length_of
         size = sum([length_of(at) for positions in live.values() for at in positions])
         is_little = size <= LIVE_MAX * (segment.end - segment.base)
@@ -138,12 +140,15 @@ class Cleaner:
             remnants.byte_count + REMNANT_BYTES + count * ENTRY_BYTES
             <= self._core.config.relocated_bytes_max
         )
-        if is_little and is_small and self._moving is None and self._room.has_room_to_move(size):
+        if not (is_little and is_small and self._room.has_room_to_move(size)):
+            pause = AGAIN_PRESSED_S if living.is_pressed else AGAIN_S
+            self._again[segment.number] = now.monotonic + pause
+        elif self._moving is None:
             self._moving = moving
             self._going.add(segment.number)
         else:
-            pause = AGAIN_PRESSED_S if living.is_pressed else AGAIN_S
-            self._again[segment.number] = now.monotonic + pause
+            return False
+        return True
 
     # ── going ───────────────────────────────────────────────────────────────────────────
 
@@ -160,6 +165,7 @@ class Cleaner:
         self._going.discard(segment.number)
         if self._moving is moving:
             self._moving = None
+            self._looked = -LOOK_S  # the next one
         self._again.pop(segment.number, None)
         self._end_idle(moving.finish())
         self._core.counters.deleted_bytes += segment.end - segment.base

@@ -19,6 +19,7 @@ from store.parts import Parts
 LISTED_MAX: Final = 20_000
 """More open entries of a group, or held messages, are not gone through for each segment."""
 
+
 class Living:
     """One look at what is owed now; asked about several segments."""
 

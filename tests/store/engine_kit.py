@@ -102,7 +102,8 @@ class Driver:
         monotonic, wall_ms = self.now
         self.now = Now(monotonic + seconds, wall_ms + int(seconds * 1000))
         self.engine.tick(self.now)
-        if self.seal():  # retention waits for it
+        is_wanted = self.engine._core.sealer.is_eager
+        if self.seal() and is_wanted:  # retention waits for it
             self.drain()
             self.engine.tick(self.now)
         self.keep_house()
