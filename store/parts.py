@@ -4,6 +4,7 @@ from typing import Any
 
 from store.core import Core
 from store.groups.table import GroupTable
+from store.metadata.compacted import Compacted
 from store.metadata.directory import DirectoryTable
 from store.metadata.frames import FrameTable
 from store.metadata.leases import Leases
@@ -30,6 +31,7 @@ class Parts:
             core.config.once_keys_max,
         )
         self.retained = RetainedTable()
+        self.compacted = Compacted(core.config.retention_s * 1000)
         self.groups = GroupTable(core)
         self.held = Held(core)
 
@@ -56,6 +58,7 @@ class Parts:
             "frames": self.frames.dump(),
             "once": self.once.dump(),
             "retained": self.retained.dump(),
+            "compacted": self.compacted.dump(),
             "groups": self.groups.dump(),
             "held": self.held.dump(),
         }

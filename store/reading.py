@@ -10,6 +10,7 @@ from store.groups.group import Group
 from store.index.queues import Queue
 from store.log.format import EntryFlag
 from store.log.messages import store_ms
+from store.parts import Parts
 
 LOOKED_PER_RECORD: Final = 16
 """Entries that a read with a filter looks at for each one that it may return."""
@@ -18,8 +19,9 @@ LOOKED_PER_RECORD: Final = 16
 class Reader:
     """Looks at durable entries only."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, parts: Parts) -> None:
         self._core = core
+        self._parts = parts
 
     def offset_range(self, queue: Queue | None) -> tuple[int, int]:
         """(smallest kept, end of visible)."""
@@ -50,7 +52,7 @@ class Reader:
         records: list[bytes] = []
         size, looked = 0, 0
         end = high
-        for at, entry in _walk(queue, offset, high, count):
+        for at, entry in self._entries(queue, offset, high, count):
             length = self._core.entries.length_of(entry)
             is_over = records and size + length > bytes_max
             if is_over or len(records) == count or looked == count * LOOKED_PER_RECORD:
@@ -65,6 +67,18 @@ class Reader:
                 size += length
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
         return ReadResult(status, records, end, low, high)
+
+    def _entries(
+        self, queue: Queue, offset: int, high: int, step: int
+    ) -> Iterator[tuple[int, int]]:
+        """(offset, entry): all of them, or of a compacted topic those that were not replaced."""
+        table = self._parts.compacted.of(queue.number)
+        if table is None or queue.topic not in self._parts.topics.compacted:
+            yield from _walk(queue, offset, high, step)
+            return
+        for at in table.offsets(offset, high, self._core.log.wall_ms):
+            if queue.seek(at) == at and (part := queue.slice(at, at + 1)):
+                yield at, part[0]
 
     def does_match(self, matches: Callable[[bytes], bool], entry: int) -> bool:
         """Whether the entry's message passes a filter; one that is rot does not."""

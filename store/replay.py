@@ -25,6 +25,7 @@ from store.log.format import (
 )
 from store.log.recovery import ScannedBlock
 from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
+from store.metadata.compacted import value_of
 from store.parts import Parts
 from store.sending import retained_change
 from store.timers.held import decode_checked, decode_positions
@@ -36,6 +37,7 @@ _SPECIAL: Final = int(
     | EntryFlag.HAS_TARGET
     | EntryFlag.SETS_RETAINED
     | EntryFlag.HELD
+    | EntryFlag.COMPACTED
 )
 
 Handler = Callable[[memoryview, ScannedBlock], None]
@@ -99,6 +101,7 @@ class Replay:
         parts.frames.load(state["frames"])
         parts.once.load(state["once"])
         parts.retained.load(state["retained"])
+        parts.compacted.load(state.get("compacted", ()))
         parts.groups.load(state["groups"])
         if "held" in state:
             parts.held.load(state["held"])
@@ -234,6 +237,9 @@ class Replay:
             self._parts.retained.apply(retained_change(record, at, entry.flags))
         if entry.flags & EntryFlag.HELD:
             self._parts.held.replay(at, record)
+        if entry.flags & EntryFlag.COMPACTED:
+            value = value_of(record, entry.queue, entry.offset)
+            self._parts.compacted.note(value, block.header.store_ms)
 
     # ── state records ───────────────────────────────────────────────────────────────────
 

@@ -28,8 +28,16 @@ from store.core import Core
 from store.index.queues import Queue
 from store.late import usable_lights
 from store.log.format import EntryFlag, Kind, entry_extra
-from store.log.messages import is_record, property_of, set_queue_id, tag_hash_of, topic_of
+from store.log.messages import (
+    is_record,
+    property_of,
+    queue_id_of,
+    set_queue_id,
+    tag_hash_of,
+    topic_of,
+)
 from store.log.state import pack
+from store.metadata.compacted import value_of
 from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
 from store.metadata.retained import CLEARED, RetainedChange
 from store.parts import Parts
@@ -47,6 +55,7 @@ _IS_HELD: Final = int(ItemFlag.DELAYED | ItemFlag.HALF)
 _HAS_TAG: Final = int(EntryFlag.HAS_TAG)
 _NOT_PLAIN: Final = _HAS_ONCE | _IS_HELD
 _SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
+_COMPACTED: Final = int(EntryFlag.COMPACTED)
 PLANS_MAX: Final = 100_000
 """Sets whose queues are remembered: as many heads as are in use at a time."""
 
@@ -71,6 +80,7 @@ class Sender:
         self._frames = parts.frames
         self._once = parts.once
         self._retained = parts.retained
+        self._compacted = parts.compacted
         self._room = room
         self._turn = 0
         self._plans: dict[SendSet, SetPlan] = {}
@@ -180,6 +190,8 @@ class Sender:
             self._note_extras(positions, offsets, flags, expires, once_keys)
         if any([plan.flags & _SETS_RETAINED for plan in plans]):
             self._note_retained(positions, entry_flags)
+        if self._topics.compacted:
+            self._note_compacted(positions, offsets, entry_flags)
         if plans and plans[-1].flags & EntryFlag.HELD:
             self._note_held(positions, entry_flags)
         if len(positions) == item_count:
@@ -206,6 +218,8 @@ class Sender:
         )
         if any([plan.flags & _SETS_RETAINED for plan in plans]):
             self._note_retained(positions, bulk.flags.tolist())
+        if self._topics.compacted:
+            self._note_compacted(positions, offsets, bulk.flags.tolist())
         answer = SendAnswer(frame.frame, positions, offsets, {}, ())
         self._frames.ran(gateway, frame.frame, block_at, answer)
         return answer
@@ -248,6 +262,8 @@ class Sender:
             except Refused as refused:
                 return SetPlan(None, flags, refused.code, refused.hint, tuple(missing))
             queue = self._core.message_queue(send_set.topic, send_set.queue_id)
+            if send_set.topic in self._topics.compacted:
+                flags |= _COMPACTED
         elif not lights:
             hint = "no queue wants it any more"
             return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
@@ -331,6 +347,17 @@ class Sender:
                 self._retained.note(retained_change(record, position, flags))
                 self._core.log.when_durable(self._retained.show_next)
 
+    def _note_compacted(
+        self, positions: "array[int]", offsets: "array[int]", entry_flags: Sequence[int]
+    ) -> None:
+        """The last message of each key, in topics that keep it."""
+        for position, offset, flags in zip(positions, offsets, entry_flags, strict=True):
+            if flags & _COMPACTED:
+                record = self._core.record_at(position)
+                queue = self._core.message_queue(topic_of(record), queue_id_of(record))
+                value = value_of(record, queue.number, offset)
+                self._compacted.note(value, self._core.log.wall_ms)
+
     def _note_held(self, positions: "array[int]", entry_flags: Sequence[int]) -> None:
         rows = zip(positions, entry_flags, strict=True)
         self._holding.note([at for at, flags in rows if flags & EntryFlag.HELD])
@@ -355,6 +382,8 @@ class Sender:
             bodies.append(record)
             plans.append(plan)
             flags.append(item.flags & 0xF | (EntryFlag.HELD if plan is NOWHERE else _HAS_TAG))
+            if item.topic in self._topics.compacted and plan is not NOWHERE:
+                flags[-1] |= _COMPACTED
             stored.append(index)
             results.append(AppendResult(Code.OK, 0, queue_id, -1))
         if not stored:
@@ -372,6 +401,8 @@ class Sender:
         positions, offsets = append_messages(self._core, draft)
         if NOWHERE in plans:
             self._note_held(positions, flags)
+        if self._topics.compacted:
+            self._note_compacted(positions, offsets, flags)
         for index, position, offset in zip(stored, positions, offsets, strict=True):
             results[index] = results[index]._replace(position=position, offset=offset)
         return results
@@ -397,6 +428,8 @@ class Sender:
         if not is_record(item.record):
             raise Refused(Code.MESSAGE_CORRUPTED, item.topic, "not a stored record")
         config = self._topics.for_send(item.topic, item.queue_id)
+        if item.topic in self._topics.compacted and not property_of(item.record, b"KEYS").strip():
+            raise Refused(Code.ILLEGAL_MESSAGE_KEY, item.topic, "Required message key is missing")
         if item.queue_id >= 0:
             return item.queue_id
         self._turn += 1

@@ -125,6 +125,11 @@ def with_reconsume_count(record: bytes, count: int) -> bytes:
     return record[:at] + _INT.pack(count) + record[at + 4 :]
 
 
+def queue_id_of(record: Bytes) -> int:
+    value: int = _INT.unpack_from(record, QUEUE_ID_AT)[0]
+    return value
+
+
 def set_queue_id(record: bytearray, queue_id: int) -> None:
     _INT.pack_into(record, QUEUE_ID_AT, queue_id)
 

@@ -9,6 +9,7 @@ from store.answers import Offsets, TopicConfig
 from store.core import Core
 from store.log.format import Kind
 from store.log.state import pack
+from store.metadata.compacted import is_compacted
 
 TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}\Z")
 """RocketMQ's rule (TopicValidator); file names never contain it."""
@@ -32,6 +33,9 @@ class Topics:
         self._retentions: dict[str, int] = {}
         """Topics that have one of their own, ms."""
 
+        self.compacted: set[str] = set()
+        """Topics of which the last message of each key is kept."""
+
     def check(self, config: TopicConfig) -> None:
         """Raises Refused for a name or a count that cannot be."""
         if not TOPIC_NAME.match(config.name):
@@ -49,6 +53,9 @@ class Topics:
     def apply_put(self, config: TopicConfig) -> None:
         self.configs[config.name] = config
         self.version += 1
+        self.compacted.discard(config.name)
+        if is_compacted(config.attributes):
+            self.compacted.add(config.name)
         hours = config.attributes.get(RESERVE_TIME, "")
         self._retentions.pop(config.name, None)
         if hours.isdecimal() and int(hours) > 0:
@@ -78,6 +85,7 @@ class Topics:
     def apply_delete(self, name: str) -> None:
         self.configs.pop(name, None)
         self._retentions.pop(name, None)
+        self.compacted.discard(name)
         self.version += 1
 
     def for_send(self, name: str, queue_id: int) -> TopicConfig:

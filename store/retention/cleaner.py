@@ -96,7 +96,7 @@ class Cleaner:
             if segment.end > limit or looked >= LOOKED_MAX:
                 break
             newest_ms = core.newest_ms.get(segment.number, now.wall_ms)
-            is_due = is_pressed or newest_ms + min_ms < now.wall_ms
+            is_due = is_pressed or newest_ms + min_ms < now.wall_ms or self._is_compacted(segment)
             if is_due and not core.cold.has(segment.number):
                 core.sealer.is_eager = True  # it goes by its index file
                 break
@@ -115,6 +115,13 @@ class Cleaner:
         is_seen = segment in self._room.leaving or segment.number in self._going
         is_sealed = segment.number in self._core.cold.sealed
         return is_sealed and not is_seen and self._again.get(segment.number, 0.0) <= now.monotonic
+
+    def _is_compacted(self, segment: Segment) -> bool:
+        """Whether values in it may have been replaced."""
+        if not self._parts.topics.compacted or segment.number not in self._core.cold.sealed:
+            return False
+        directory = self._core.cold.directory(segment.number)
+        return any([directory.find(number) for number in self._parts.compacted.numbers()])
 
     def _live(self, segment: Segment, living: Living, newest_ms: int) -> dict[int, set[int]]:
         """Number of the segment, or of a remnant with bytes in it → what must stay."""

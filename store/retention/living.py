@@ -1,9 +1,9 @@
 """
 What of an old segment must stay: owed to somebody, or kept because its time has not passed.
 
-*Owed*: an entry that a group has not done with, a last retained value, a held message, the target
-of an index record that is not gone itself. *Kept*: younger than its topic's retention; under
-pressure nothing counts as kept.
+*Owed*: an entry that a group has not done with, a last retained value, a held message, the last
+value of a key of a compacted topic, the target of an index record that is not gone itself.
+*Kept*: younger than its topic's retention; under pressure nothing counts as kept.
 """
 
 from collections.abc import Iterator
@@ -78,6 +78,14 @@ class Living:
             if self._core.queues.idle.has(row.queue) and not self.is_past("", newest_ms):
                 yield row.first, row.first + row.size
             return
+        end = row.first + row.size
+        table = self._parts.compacted.of(row.queue)
+        if table is not None and queue.topic in self._parts.topics.compacted:
+            start = max(row.first, table.begin)
+            yield from [(at, at + 1) for at in table.offsets(start, end, self._wall_ms)]
+            if row.first >= table.begin:  # what was replaced is nobody's
+                return
+            row = row._replace(size=min(end, table.begin) - row.first)
         if not self.is_past(queue.topic, newest_ms):
             yield row.first, row.first + row.size
             return
