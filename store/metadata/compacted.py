@@ -107,7 +107,7 @@ class CompactedQueue:
     def _end(self, offset: int, end: int) -> None:
         at = bisect_left(self._offsets, offset)
         if at < len(self._offsets) and self._offsets[at] == offset:
-            self._ends[at] = end
+            self._ends[at] = min(end, self._ends[at] or end)
         self._deletions.pop(offset, None)
 
     def _trim(self, wall_ms: int) -> None:

@@ -6,7 +6,7 @@ and is looked at again later. Every end waits until what made the segment superf
 after a crash that loses the last acks, their messages are owed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -78,7 +78,7 @@ class Cleaner:
         if moving is not None and not moving.is_waiting:
             if moving.copy():
                 moving.is_waiting = True
-                self._core.log.when_durable(partial(self._end, moving, now))
+                self._when_durable(partial(self._end, moving, now))
             return now.monotonic + STEP_S
         return self._looked + LOOK_S
 
@@ -137,7 +137,7 @@ class Cleaner:
         if not count:
             moving.is_waiting = True
             self._going.add(segment.number)
-            self._core.log.when_durable(partial(self._end, moving, now))
+            self._when_durable(partial(self._end, moving, now))
             return True
         length_of = self._core.entries.length_of
         size = sum([length_of(at) for positions in live.values() for at in positions])
@@ -158,6 +158,9 @@ class Cleaner:
         return True
 
     # ── going ───────────────────────────────────────────────────────────────────────────
+
+    def _when_durable(self, effect: Callable[[], None]) -> None:
+        self._core.log.when_durable(effect)
 
     def _end(self, moving: Moving, now: Now) -> None:
         """All that was handed in when it was looked at is durable: look once more."""

@@ -19,6 +19,7 @@ from store.log.log import Log
 from store.log.recovery import ScannedBlock
 from store.metadata.frames import FrameTable
 from store.metadata.once import OnceKeys
+from store.retention.cleaner import Cleaner
 from tests.simulation.simulated_disk import SimulatedDisk
 
 Patch = Any
@@ -102,10 +103,7 @@ def _early_snapshot() -> Patch:
 def _early_deletion() -> Patch:
     """Segments go for acks that a crash may take back."""
 
-    def at_once(life: Lifecycle, wall_ms: int) -> None:
-        life._room.delete(life._room.deletable(wall_ms))
-
-    return patch.object(Lifecycle, "_delete_when_durable", at_once)
+    return patch.object(Cleaner, "_when_durable", lambda cleaner, effect: effect())
 
 
 def _goes_on_after_failure() -> Patch:
