@@ -73,7 +73,7 @@ class EngineConfig:
     """Deleted directory keys that are remembered for readers that saw them."""
 
     snapshot_bytes: int = 256 << 20
-    """Take a snapshot after so much log."""
+    """Take a snapshot after so much log, and sooner while the state is small."""
 
     timers_max: int = 20_000_000
     """Delayed messages that wait (24 bytes of memory each, besides their place in the index)."""

@@ -31,6 +31,13 @@ kept does not cover cannot be deleted, so a small log needs them sooner than a l
 
 SNAPSHOT_STEP_BYTES_MIN: Final = 64 << 10
 
+CHEAP_SNAPSHOT_BYTES: Final = 64 << 20
+"""A small state is written after so much log already: a restart reads what lies behind it, some
+150 MiB a second."""
+
+LOG_PER_STATE: Final = 8
+"""Bytes of log for each byte of a snapshot, at least: writing state stays a small part."""
+
 TRIM_S: Final = 1.0
 """How often once-keys that are too old are forgotten."""
 
@@ -53,6 +60,9 @@ class Lifecycle:
         self._seen_end = -1
         self._seen_at = 0.0
         self._snapshot_position = 0
+        self._snapshot_bytes = 0
+        """Of the last one."""
+
         self._snapshot: SnapshotWork | None = None
         self._topics_seen = 0
 
@@ -203,7 +213,8 @@ class Lifecycle:
         if self._snapshot is None:
             passed = log.end - self._snapshot_position
             share = max(SNAPSHOT_STEP_BYTES_MIN, self._room.usable_bytes // SNAPSHOTS_PER_ROOM)
-            wanted = min(self._core.config.snapshot_bytes, share)
+            cheap = max(CHEAP_SNAPSHOT_BYTES, LOG_PER_STATE * self._snapshot_bytes)
+            wanted = min(self._core.config.snapshot_bytes, share, cheap)
             if self._room.wants_snapshot and log.confirmed == log.end:
                 is_forced = True
                 if not passed:
@@ -216,6 +227,7 @@ class Lifecycle:
             return None
         work, self._snapshot = self._snapshot, None
         self._snapshot_position = work.position
+        self._snapshot_bytes = work.byte_count
         return work
 
     def snapshot_written(self, work: SnapshotWork) -> None:

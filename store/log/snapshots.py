@@ -41,6 +41,7 @@ class SnapshotWork:
         head = _HEAD.pack(MAGIC, log_id, position, 0, len(body))
         crc = crc32(body, crc32(head))
         self._data = head[:-12] + crc.to_bytes(4, "big") + head[-8:] + body
+        self.byte_count = len(self._data)
 
     def execute(self, disk: Disk) -> None:
         """tmp → fsync → rename → fsync of the folder; drops all but the last two."""

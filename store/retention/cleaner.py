@@ -61,6 +61,9 @@ class Cleaner:
         """Segment number → when it is looked at again."""
 
         self._moving: Moving | None = None
+        self._step_at = 0.0
+        """When the next part may be copied: requests go first."""
+
         self._going: set[int] = set()
         """Segments that wait for durability before they go."""
 
@@ -76,10 +79,13 @@ class Cleaner:
             self._look(now)
         moving = self._moving
         if moving is not None and not moving.is_waiting:
+            if now.monotonic < self._step_at:
+                return self._step_at
+            self._step_at = now.monotonic + STEP_S
             if moving.copy():
                 moving.is_waiting = True
                 self._when_durable(partial(self._end, moving, now))
-            return now.monotonic + STEP_S
+            return self._step_at
         return self._looked + LOOK_S
 
     # ── who goes ────────────────────────────────────────────────────────────────────────
