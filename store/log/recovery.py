@@ -212,7 +212,7 @@ def find_tail(
         and Kind.CLOSE in [entry.kind for entry in final.entries()]
     )
     torn_end = _torn_end(data, last, end, sequence)
-    if final is not None and final is not blocks[-1]:
+    if blocks and final is not blocks[-1]:
         torn_end = max(torn_end, blocks[-1].end)
     scanned_end, end = end, max(end, known)  # positions that were confirmed are never used twice
     was_clean = was_clean and scanned_end == end
