@@ -3,6 +3,7 @@ What all parts of the engine share: log, index, counters, and what woke up since
 """
 
 import struct
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -23,6 +24,8 @@ from store.log.messages import tag_hash_of
 from store.log.state import pack
 
 _U32: Final = struct.Struct(">I")
+
+_log = logging.getLogger("store.engine")
 
 READ_AHEAD_BYTES: Final = 256 << 10
 """A read from disk fetches so much: what is read by offset is mostly adjoining."""
@@ -159,9 +162,21 @@ class Core:
         durable = min(segment.end, self.log.confirmed)
         want = max(size, min(READ_AHEAD_BYTES, durable - position))
         offset = position - segment.base + SEGMENT_HEADER_BYTES
-        self._ahead = self.disk.read(segment.name, offset, want)
+        try:
+            self._ahead = self.disk.read(segment.name, offset, want)
+        except OSError as error:
+            _log.error("%s cannot be read at %d: %s", segment.name, offset, error)
+            self._ahead = b""
+            return self._read_alone(segment.name, offset, size)
         self._ahead_start = position
         return self._ahead[:size]
+
+    def _read_alone(self, name: str, offset: int, size: int) -> bytes:
+        """The bad sector may be behind the record; b"": it is not."""
+        try:
+            return self.disk.read(name, offset, size)
+        except OSError:
+            return b""
 
     def tag_of(self, entry: int) -> int:
         """Tag hash of an entry stored without it, read from its properties once."""

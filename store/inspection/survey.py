@@ -31,7 +31,13 @@ from store.inspection.facts import (
     places_of,
 )
 from store.inspection.folder import Folder
-from store.log.format import SEGMENT_HEADER_BYTES, Kind, decode_segment_header
+from store.log.format import (
+    HEADER_COPY_AT,
+    SEGMENT_HEADER_BYTES,
+    Kind,
+    decode_header_at,
+    decode_segment_header,
+)
 from store.log.recovery import ScannedBlock, Tail, find_tail, open_segments, read_segment, scan
 from store.log.segments import Segment
 from store.log.snapshots import read_snapshot, snapshot_names
@@ -90,8 +96,8 @@ class Surveyor:
         data = read_segment(self._folder, CONFIG, segment, is_last=False)
         checked = _Checked(self, segment)
         checked.run(data, segment.end, is_exact=is_exact)
-        now = decode_segment_header(self._folder.read(segment.name, 0, SEGMENT_HEADER_BYTES))
-        if now != segment.header:
+        now = self._folder.read(segment.name, 0, SEGMENT_HEADER_BYTES)
+        if decode_segment_header(now) != segment.header:
             self.found.went.append(segment.name)
             return
         self._keep(checked)
@@ -189,6 +195,11 @@ class _Checked:
 
     def run(self, data: memoryview, end: int, *, is_exact: bool) -> None:
         """*is_exact*: blocks go on up to *end*; otherwise the last whole one is the end."""
+        for at, other in ((0, "its copy"), (HEADER_COPY_AT, "the first")):
+            if decode_header_at(bytes(data[:SEGMENT_HEADER_BYTES]), at) is None:
+                says = f"this header does not verify: {other} is used"
+                name, number = self.segment.name, self.segment.number
+                self.damage.append(Damage("segment", name, says, number, at))
         covered = self.segment.base
         for block in scan(data, self.segment, covered, 0, CONFIG.block_bytes_max):
             if block.position >= end:

@@ -3,7 +3,7 @@ The bytes of the log: segment header, block header, entry table, record kinds.
 
 ::
 
-    segment   | header, 4 KiB | block | block | …            positions go on from file to file
+    segment   | header, its copy, 4 KiB | block | block | …            positions go on from file to file
     block     | header, 80 B | entry table | records back to back |
     entry     | fixed part, 40 B | (queue number, offset) pairs | fields by flag |
 
@@ -30,6 +30,9 @@ FORMAT_VERSION: Final = 1
 # ── segment header ──────────────────────────────────────────────────────────────────────
 
 SEGMENT_HEADER_BYTES: Final = 4096
+HEADER_COPY_AT: Final = 2048
+"""Where the header stands once more."""
+
 SEGMENT_MAGIC: Final = b"TGSEG001"
 CRC_KIND_CRC32: Final = 1
 _SEGMENT: Final = struct.Struct(">8sHH16sQQQQI")
@@ -51,23 +54,30 @@ class SegmentHeader(NamedTuple):
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Twice, in sectors of their own: without its nonce nothing in a segment can be read."""
     fields = (header.log_id, header.number, header.base, header.nonce, header.confirmed)
     plain = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT_VERSION, CRC_KIND_CRC32, *fields, 0)
     crc = crc32(plain) & M32
-    return (plain[:-4] + crc.to_bytes(4, "big")).ljust(SEGMENT_HEADER_BYTES, b"\x00")
+    once = (plain[:-4] + crc.to_bytes(4, "big")).ljust(HEADER_COPY_AT, b"\x00")
+    return (once + once).ljust(SEGMENT_HEADER_BYTES, b"\x00")
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader | None:
-    """None: not a header of ours, or damaged."""
+    """The header, or else its copy; None: not a header of ours, or both are damaged."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
-    magic, version, kind, log_id, number, base, nonce, confirmed, crc = _SEGMENT.unpack_from(data)
-    plain = data[: _SEGMENT.size - 4] + b"\x00\x00\x00\x00"
+    return decode_header_at(data, 0) or decode_header_at(data, HEADER_COPY_AT)
+
+
+def decode_header_at(data: bytes, at: int) -> SegmentHeader | None:
+    """One of the two."""
+    magic, version, kind, *fields, crc = _SEGMENT.unpack_from(data, at)
+    plain = data[at : at + _SEGMENT.size - 4] + b"\x00\x00\x00\x00"
     if magic != SEGMENT_MAGIC or version != FORMAT_VERSION or kind != CRC_KIND_CRC32:
         return None
     if crc32(plain) & M32 != crc:
         return None
-    return SegmentHeader(log_id, number, base, nonce, confirmed)
+    return SegmentHeader._make(fields)
 
 
 # ── block header ────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from protocols.errors import Code, Refused
 from protocols.remoting.private import SendAnswer
 from store.core import Core
-from store.log.format import BLOCK, SEGMENT_HEADER_BYTES, BlockHeader, Kind, decode_entries
+from store.log.format import BLOCK, BlockHeader, Kind, block_bytes, decode_block_head
+from store.log.recovery import ScannedBlock
 from store.log.state import pack, unpack
 
 
@@ -161,25 +162,45 @@ def _new_epoch(gateway: GatewayFrames, epoch: int) -> None:
 
 
 def read_answer(core: Core, position: int) -> SendAnswer | None:
-    """The answer of the frame whose block is at *position*; None: no longer there."""
-    segment = core.log.segments.find(position)
-    if segment is None:
+    """
+    The answer of the frame whose block is at *position*, verified.
+
+    None: the block is gone or rot. Nobody knows then what became of the items: the gateway sends
+    them again, which may store some twice but loses none.
+    """
+    block = _read_block(core, position)
+    if block is None:
         return None
-    offset = position - segment.base + SEGMENT_HEADER_BYTES
-    header = BlockHeader._make(BLOCK.unpack(core.disk.read(segment.name, offset, BLOCK.size)))
-    raw = core.disk.read(segment.name, offset + BLOCK.size, header.table_bytes)
-    entries = decode_entries(memoryview(raw), 0, header.record_count)
-    at = position + BLOCK.size + header.table_bytes
+    at = block.records_at
     facts = FrameFacts([], [], [])
     stored: list[tuple[int, int]] = []
-    for entry in entries:
+    for entry in block.entries():
         if entry.kind == Kind.MESSAGE:
             stored.append((at, entry.offset if entry.queue else -1))
         elif entry.kind == Kind.FRAME_RESULT:
-            payload = core.disk.read(segment.name, offset + at - position, entry.length)
+            payload = block.record(at, entry)
+            if payload is None:
+                return None
             facts = FrameFacts._make(unpack(payload))
         at += entry.length
-    return make_answer(header.frame, header.item_count, stored, facts)
+    return make_answer(block.header.frame, block.header.item_count, stored, facts)
+
+
+def _read_block(core: Core, position: int) -> ScannedBlock | None:
+    segment = core.log.segments.find(position)
+    if segment is None:
+        return None
+    offset, bytes_max = segment.file_offset(position), core.config.block_bytes_max
+    try:
+        head = core.disk.read(segment.name, offset, BLOCK.size)
+        if len(head) < BLOCK.size:
+            return None
+        size = min(block_bytes(BlockHeader._make(BLOCK.unpack(head))), bytes_max)
+        data = memoryview(core.disk.read(segment.name, offset, size))
+    except OSError:
+        return None
+    header = decode_block_head(data, 0, segment.nonce, position, bytes_max)
+    return ScannedBlock(segment, position, header, data) if header is not None else None
 
 
 def make_answer(

@@ -14,7 +14,7 @@ from protocols.remoting.private import ReadItem
 from store.cli import command
 from store.disk import RealDisk
 from store.index.pages import index_name
-from store.log.format import BLOCK
+from store.log.format import BLOCK, HEADER_COPY_AT
 from store.log.segments import segment_name
 from tests.store.engine_kit import SMALL, Driver, filter_key
 
@@ -158,10 +158,15 @@ def test_a_missing_tail_is_damage(store: Driver, tmp_path: Path) -> None:
 
 
 def test_a_segment_without_a_header_is_damage(store: Driver, tmp_path: Path) -> None:
+    """One of the two headers is enough to read the segment."""
     flip(tmp_path / segment_name(3), 20)
     code, found = verified(tmp_path)
     assert code == 1
-    assert ("segment", segment_name(3)) in [(one["part"], one["file"]) for one in found["damage"]]
+    (damage,) = found["damage"]
+    assert (damage["part"], damage["file"], damage["size"]) == ("segment", segment_name(3), 0)
+    flip(tmp_path / segment_name(3), HEADER_COPY_AT + 20)
+    _, found = verified(tmp_path)
+    assert [one["size"] for one in found["damage"] if one["part"] == "segment"] == [16 << 10]
 
 
 def test_inspect_shows_blocks_and_records(store: Driver, tmp_path: Path) -> None:
