@@ -18,7 +18,7 @@ class Broken(AssertionError):
 
 def expect(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise Broken(f"{what}: {found!r}, not {wanted!r}")
+        raise Broken(f"{what}: {str(found)[:400]}, not {str(wanted)[:400]}")
 
 
 def compare(engine: Engine, model: Model, now: Now, *, may_go: bool) -> None:

@@ -6,24 +6,26 @@ gone fails loudly.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from store import lifecycle
+from store import core, lifecycle, replay
 from store.answers import Pending
 from store.groups.deliveries import Deliveries
 from store.lifecycle import Lifecycle
 from store.log import recovery
+from store.log.format import BLOCK, BLOCK_MAGIC, BlockHeader, block_bytes
 from store.log.log import Log
 from store.log.recovery import ScannedBlock
+from store.metadata import frames
 from store.metadata.frames import FrameTable
 from store.metadata.once import OnceKeys
 from store.retention.cleaner import Cleaner
 from tests.simulation.simulated_disk import SimulatedDisk
 
 Patch = Any
-"""What ``mock.patch.object`` returns."""
+"""What ``mock.patch.object`` returns, or an ``ExitStack`` of them."""
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -118,6 +120,41 @@ def _goes_on_after_failure() -> Patch:
     return patch.object(Log, "fail", forget)
 
 
+def _no_crc() -> Patch:
+    """Blocks and records that look right are right."""
+
+    def head(data: memoryview, at: int, nonce: int, position: int, bytes_max: int) -> Any:
+        if at + BLOCK.size > len(data):
+            return None
+        header = BlockHeader._make(BLOCK.unpack_from(data, at))
+        is_there = at + block_bytes(header) <= len(data)
+        return header if header.magic == BLOCK_MAGIC and is_there else None
+
+    def record(block: ScannedBlock, position: int, entry: Any) -> memoryview:
+        start = position - block.position
+        return block.data[start : start + entry.length]
+
+    class Any32(int):
+        """A CRC that equals every other."""
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = int.__hash__
+
+        def __and__(self, other: int) -> "Any32":
+            return self
+
+    stack = ExitStack()
+    for module in (recovery, frames):
+        stack.enter_context(patch.object(module, "decode_block_head", head))
+    stack.enter_context(patch.object(ScannedBlock, "record", record))
+    stack.enter_context(patch.object(ScannedBlock, "is_whole", lambda block: True))
+    for module in (replay, core):
+        stack.enter_context(patch.object(module, "crc32", lambda *args: Any32()))
+    return stack
+
+
 def _off(owner: Any, name: str, instead: Callable[..., Any] = _nothing) -> Callable[[], Patch]:
     """A method that does nothing."""
     return lambda: patch.object(owner, name, instead)
@@ -139,6 +176,7 @@ MUTATIONS: Final[dict[str, Callable[[], Patch]]] = {
     "marks are forgotten": _off(Deliveries, "apply_mark"),
     "returns are forgotten": _off(Deliveries, "apply_return"),
     "frames are forgotten": _off(FrameTable, "apply_block"),
+    "no CRC is looked at": _no_crc,
     "refusals are forgotten": _off(FrameTable, "apply_facts"),
     "once-keys are not known": _off(OnceKeys, "find"),
 }

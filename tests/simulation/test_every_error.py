@@ -62,9 +62,7 @@ class Failing(Driver):
         engine = self.engine
         bodies = [b"%d.%d:" % (number, index) + bytes(1200) for index in range(3)]
         self.frame += 1
-        if self.was_kept(
-            engine.send("gw", make_frame(1, self.frame, bodies, keys=[A]), self.now)
-        ):
+        if self.was_kept(engine.send("gw", make_frame(1, self.frame, bodies, keys=[A]), self.now)):
             self.sent += bodies
         group = engine.group_number("g")
         granted = engine.take(group, 3, self.now, holder=1)
