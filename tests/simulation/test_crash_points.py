@@ -1,7 +1,6 @@
 """A crash at every disk operation; what was acknowledged is never lost, never doubled."""
 
 import os
-import random
 import subprocess
 import sys
 
@@ -13,8 +12,8 @@ CRASH_POINTS = 10_000
 
 
 def first_seed() -> int:
-    """Another one in each run; ``TIDEGATE_SEED`` repeats one."""
-    return int(os.environ.get("TIDEGATE_SEED", "") or random.SystemRandom().randrange(1 << 24))
+    """The same in each run; ``TIDEGATE_SEED`` asks for others."""
+    return int(os.environ.get("TIDEGATE_SEED", "") or 1)
 
 
 @pytest.mark.timeout(900)
