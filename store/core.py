@@ -2,8 +2,8 @@
 What all parts of the engine share: log, index, counters, and what woke up since last asked.
 """
 
-import struct
 import logging
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final

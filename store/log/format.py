@@ -3,7 +3,7 @@ The bytes of the log: segment header, block header, entry table, record kinds.
 
 ::
 
-    segment   | header, its copy, 4 KiB | block | block | …            positions go on from file to file
+    segment   | header, its copy | block | block | …            positions go on from file to file
     block     | header, 80 B | entry table | records back to back |
     entry     | fixed part, 40 B | (queue number, offset) pairs | fields by flag |
 
