@@ -16,7 +16,7 @@ NAME_PATTERN = r"^[A-Za-z0-9_-]{1,127}$"
 def split_addresses(value: object) -> object:
     """Name server lists are a YAML list or ``a:p;b:p`` everywhere (interfaces page)."""
     if isinstance(value, str):
-        return [item.strip() for item in value.split(";") if item.strip()]
+        return [item.strip() for item in value.replace(",", ";").split(";") if item.strip()]
     return value
 
 

@@ -35,14 +35,17 @@ class PopHandle(NamedTuple):
 
 
 def parse_pop_handle(text: str) -> PopHandle | None:
-    """The parts of *text*; None if it is none. Seven parts lack the offset (−1)."""
+    """
+    The parts of *text*; None if it is none. Seven parts lack the offset (−1); a ninth is the
+    log position that Apache's proxy appends for itself.
+    """
     parts = text.split(" ")
-    if len(parts) not in (7, 8):
+    if not 7 <= len(parts) <= 9:
         return None
     try:
         start, popped, invisible, revive = (int(part) for part in parts[:4])
         queue_id = int(parts[6])
-        offset = int(parts[7]) if len(parts) == 8 else -1
+        offset = int(parts[7]) if len(parts) > 7 else -1
     except ValueError:
         return None
     return PopHandle(start, popped, invisible, revive, parts[4], parts[5], queue_id, offset)

@@ -125,6 +125,8 @@ def open_pop_group(
     """
     name = config.group_name
     is_fifo = bool_field(request.fields, "order", False) or config.consume_message_orderly
+    number = context.engine.group_number(f"rmq/{name}/{topic.name}")
+    known = context.pop_specs.get(number) if number else None
     spec = GroupOpen(
         name=f"rmq/{name}/{topic.name}",
         reads=[ReadItem(tag=0, topic=topic.name)],
@@ -132,10 +134,9 @@ def open_pop_group(
         is_priority=not is_fifo and is_by_priority(topic),
         attempts_max=config.retry_max_times + 1,
         dead_letter_topic=dead_letter_topic(name),
-        start="end" if int_field(request.fields, "initMode", 0) == 1 else "earliest",
+        start=known.start if known is not None else _start_of(context, request, topic),
     )
-    number = context.engine.group_number(spec.name)
-    if number and context.pop_specs.get(number) == spec:
+    if known == spec:
         return number
     now = clock.read()
     if spec.dead_letter_topic not in context.engine.topics:
@@ -144,6 +145,18 @@ def open_pop_group(
     number = context.engine.open_group(spec, now).value.group
     context.pop_specs[number] = spec
     return number
+
+
+def _start_of(context: Context, request: RemotingCommand, topic: TopicConfig) -> str:
+    """
+    Where a new group begins. "Last" on a topic whose heads are all still there is its first
+    message, as with Apache's ``initPopOffsetByCheckMsgInMem`` and as code 14 has it.
+    """
+    if int_field(request.fields, "initMode", 0) != 1:
+        return "earliest"
+    queues = range(max(topic.read_queue_count, 1))
+    is_young = all(context.engine.offset_range(topic.name, at)[0] == 0 for at in queues)
+    return "earliest" if is_young else "end"
 
 
 def _attempt(

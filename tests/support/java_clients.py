@@ -58,14 +58,14 @@ def need(program: str) -> None:
         pytest.skip(reason)
 
 
-def class_path() -> str:
+def class_path(version: str = "") -> str:
     """
     The built programs and their jars; the first call of a version builds them.
 
-    The client's version is ``TIDEGATE_JAVA_CLIENT``, by default that of the pom.
+    The client's *version* is by default ``TIDEGATE_JAVA_CLIENT`` or that of the pom.
     """
     need("java")
-    version = os.environ.get("TIDEGATE_JAVA_CLIENT", "")
+    version = version or os.environ.get("TIDEGATE_JAVA_CLIENT", "")
     sources = sorted([PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.java")])
     digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
     folder = CACHE / f"java-clients-{digest}{version}"

@@ -103,6 +103,8 @@ def free_broker_port() -> int:
 class ApacheCluster:
     """Name server and broker; *namesrv* given: only a broker, registered there."""
 
+    has_broker = True
+
     def __init__(
         self,
         folder: Path,
@@ -128,8 +130,9 @@ class ApacheCluster:
         try:
             if self._has_own_namesrv:
                 self._start_namesrv()
-            self._start_broker()
-            self._wait_registered()
+            if self.has_broker:
+                self._start_broker()
+                self._wait_registered()
         except BaseException:
             self._stop()
             raise
@@ -215,6 +218,12 @@ class ApacheCluster:
             process.kill()
             process.wait()
         self._processes.clear()
+
+
+class ApacheNamesrv(ApacheCluster):
+    """Only the name server."""
+
+    has_broker = False
 
 
 def java(folder: Path, heap: str, main: str, *arguments: str) -> list[str]:
