@@ -135,6 +135,7 @@ def test_pop_handle() -> None:
         "broker-a",
     )
     assert handle.encode() == text
+    assert handles.parse_pop_handle(f"{text} 7454") == handle  # as Apache's proxy has it
     assert handles.parse_pop_handle("1 2 3") is None
     assert handles.parse_pop_handle("x 2 3 4 0 b 1 0") is None
 

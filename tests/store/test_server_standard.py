@@ -377,9 +377,15 @@ async def test_change_invisible_time_makes_a_new_handle(client: RemotingClient) 
     assert stale.code == ResponseCode.NO_MESSAGE
 
 
+async def test_the_last_message_of_a_young_topic_is_its_first(client: RemotingClient) -> None:
+    """A new group that pops "from last" gets what is there while nothing has gone yet."""
+    await send(client, b"early")
+    answer = await ask(client, RequestCode.POP_MESSAGE, pop_fields(initMode="1"))
+    assert [message.body for message in decode_records(answer.body)] == [b"early"]
+
+
 async def test_a_pop_waits_for_a_message(store: Store, client: RemotingClient) -> None:
     """pollTime holds a pop until its group can take something; 200054 likewise."""
-    await send(client, b"old")
     pop = pop_fields(initMode="1", pollTime="5000")
     waiting = asyncio.ensure_future(ask(client, RequestCode.POP_MESSAGE, pop))
     await ask(client, RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
