@@ -377,6 +377,22 @@ async def test_change_invisible_time_makes_a_new_handle(client: RemotingClient) 
     assert stale.code == ResponseCode.NO_MESSAGE
 
 
+async def test_handles_outlive_a_restart(tmp_path: Path) -> None:
+    """What was popped before the store ended is acked, or put off, after it has come back."""
+    async with running_store(tmp_path) as store, connected(store) as client:
+        for body in (b"acked", b"put off"):
+            await send(client, body)
+        acked, put_off = handles(await ask(client, RequestCode.POP_MESSAGE, pop_fields()))
+    async with running_store(tmp_path) as store, connected(store) as client:
+        none = await ask(client, RequestCode.POP_MESSAGE, pop_fields())
+        assert none.code == ResponseCode.POLLING_TIMEOUT
+        assert (await ask(client, RequestCode.ACK_MESSAGE, handle_fields(acked))).code == 0
+        sooner = handle_fields(put_off, invisibleTime="30")
+        assert (await ask(client, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, sooner)).code == 0
+        answer = await ask(client, RequestCode.POP_MESSAGE, pop_fields(pollTime="20000"))
+        assert [one.body for one in decode_records(answer.body)] == [b"put off"]
+
+
 async def test_the_last_message_of_a_young_topic_is_its_first(client: RemotingClient) -> None:
     """A new group that pops "from last" gets what is there while nothing has gone yet."""
     await send(client, b"early")

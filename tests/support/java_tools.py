@@ -103,7 +103,7 @@ class AdminShell:
                 stream.close()
         self._folder.cleanup()
 
-    def run(self, *words: str, timeout_s: float = 60.0) -> str:
+    def run(self, *words: str, timeout_s: float = 180.0) -> str:
         """The output of one command; the JVM is killed if it takes longer."""
         assert self._process.stdin is not None
         watchdog = threading.Timer(timeout_s, self._process.kill)

@@ -88,7 +88,7 @@ def simple_case(config, topic, group):
         consumer.shutdown()
 
 
-def receive(consumer, count, *, seconds=30):
+def receive(consumer, count, *, seconds=120):
     got = []
     until = time.monotonic() + seconds
     while len(got) < count and time.monotonic() < until:
@@ -126,7 +126,7 @@ def push_case(config, topic, group):
     consumer = PushConsumer(config, group, listener, {topic: FilterExpression()})
     consumer.startup()
     try:
-        arrived = listener.done.wait(40)
+        arrived = listener.done.wait(120)
         time.sleep(1)  # acks are asynchronous, and a wrong further delivery would show now
         return {
             "arrived": arrived,
@@ -199,7 +199,7 @@ def collect_case(config, topic, group, *, count):
     consumer = PushConsumer(config, group, listener, {topic: FilterExpression()})
     consumer.startup()
     try:
-        assert listener.done.wait(40), f"{len(listener.got)} of {count}"
+        assert listener.done.wait(120), f"{len(listener.got)} of {count}"
         time.sleep(0.5)  # acks are asynchronous
         return listener.got
     finally:

@@ -146,6 +146,14 @@ class ApacheCluster:
     ) -> None:
         self._stop()
 
+    def restart_broker(self) -> None:
+        """Kill the broker and start it again on its port and files."""
+        process = self._processes.pop()
+        process.kill()
+        process.wait()
+        self._start_broker()
+        self._wait_registered()
+
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]

@@ -38,9 +38,12 @@ final class Site {
         admin.setNamesrvAddr(tools);
         admin.setInstanceName("tools");
         admin.start();
-        admin.examineBrokerClusterInfo().getBrokerAddrTable().forEach((name, data) -> {
-            broker = name;
-            address = data.selectBrokerAddr();
+        until("a broker", () -> {
+            admin.examineBrokerClusterInfo().getBrokerAddrTable().forEach((name, data) -> {
+                broker = name;
+                address = data.selectBrokerAddr();
+            });
+            return address != null;
         });
         producer = new DefaultMQProducer(prefix + "producers");
         configure(producer);

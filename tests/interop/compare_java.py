@@ -1,0 +1,78 @@
+"""
+``python -m tests.interop.compare_java``: the Java cases at our servers and at Apache's.
+
+::
+
+    python -m tests.interop.compare_java ours:5.4.0 apache:5.4.0 ours:4.9.8 apache:4.9.8
+
+Each column is a fresh name server and store (or broker), one JVM, and a kill and restart of the
+store in between; ``gateway`` is our gateway's remoting listener in front of them. Prints the
+table of ``tests/README.md`` and why cases failed.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support import java_cases
+from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.java_cases import Result
+from tests.support.processes import Daemons
+
+GATEWAY_LACKS = ("tools.", "query.", "trace.", "pop.", "push.pop", "restart.pop", "restart.query")
+"""What clients ask of brokers themselves: tools go to the stores."""
+
+
+def ours(version: str, folder: Path, report: Callable[[Result], object]) -> list[Result]:
+    with Daemons(folder) as daemons:
+        namesrv = daemons.namesrv()
+        store = daemons.store(namesrv, *java_cases.SITE_SETTINGS)
+        address = namesrv.addresses["namesrv"]
+        return java_cases.run(version, address, restart=store.restart, report=report)
+
+
+def gateway(version: str, folder: Path, report: Callable[[Result], object]) -> list[Result]:
+    with Daemons(folder) as daemons:
+        namesrv = daemons.namesrv()
+        store = daemons.store(namesrv, *java_cases.SITE_SETTINGS)
+        front = daemons.gateway(namesrv)
+        return java_cases.run(
+            version,
+            front.addresses["remoting"],
+            tools=namesrv.addresses["namesrv"],
+            restart=store.restart,
+            choice=tuple(f"-{name}" for name in GATEWAY_LACKS),
+            report=report,
+        )
+
+
+def apache(version: str, folder: Path, report: Callable[[Result], object]) -> list[Result]:
+    extra = java_cases.APACHE_SETTINGS
+    with ApacheCluster(folder, flush="SYNC_FLUSH", extra=extra) as cluster:
+        restart = cluster.restart_broker
+        return java_cases.run(version, cluster.namesrv, restart=restart, report=report)
+
+
+SIDES = {"ours": ours, "gateway": gateway, "apache": apache}
+
+
+def report(result: Result) -> None:
+    if not result.is_right:
+        print(f"{result.name}: {result.what[:300]}", file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("columns", nargs="+", metavar="SIDE:VERSION")
+    columns: dict[str, list[Result]] = {}
+    for column in parser.parse_args().columns:
+        side, _, version = column.partition(":")
+        with tempfile.TemporaryDirectory() as folder:
+            columns[column] = SIDES[side](version, Path(folder), report)
+    print(java_cases.table(columns))
+
+
+if __name__ == "__main__":
+    main()
