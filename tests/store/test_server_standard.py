@@ -402,6 +402,8 @@ async def test_the_last_message_of_a_young_topic_is_its_first(client: RemotingCl
 
 async def test_a_pop_waits_for_a_message(store: Store, client: RemotingClient) -> None:
     """pollTime holds a pop until its group can take something; 200054 likewise."""
+    update = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, update)).code == 0
     pop = pop_fields(initMode="1", pollTime="5000")
     waiting = asyncio.ensure_future(ask(client, RequestCode.POP_MESSAGE, pop))
     await ask(client, RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
