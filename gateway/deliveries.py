@@ -169,12 +169,12 @@ class Streams:
     async def stat_queue(self, ref: QueueRef, spec: GroupSpec) -> QueueStat:
         return await self._home(ref).stat_queue(ref, spec.name)
 
-    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
+    async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
         links = [link for cluster in self._clusters.values() for link in cluster.up_links()]
         results = await asyncio.gather(
-            *(link.retained(tenant, subject_filter) for link in links), return_exceptions=True
+            *(link.retained(tenant, subject_filters) for link in links), return_exceptions=True
         )
-        raise_unless_some(results, subject_filter)
+        raise_unless_some(results, "retained values")
         newest: dict[str, StoredMessage] = {}
         for found in results:
             for message in found if not isinstance(found, BaseException) else ():

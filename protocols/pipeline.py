@@ -205,8 +205,8 @@ class DeliveryStreams(Protocol):
         """Counts of a pinned queue and its one group. Raises Refused if its store is down."""
         ...
 
-    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
-        """The last retained message of each address that matches, from all stores."""
+    async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
+        """The last retained message of each address that any of these matches, from all stores."""
         ...
 
 

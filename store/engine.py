@@ -488,9 +488,9 @@ class Engine:
         batch = found.in_flight.get(position) if found is not None else None
         return batch.grant if batch is not None else 0
 
-    def retained(self, tenant: str, subject_filter: str) -> list[bytes]:
-        """Stored record of the last retained message of each address that matches."""
-        positions = self._parts.retained.find(tenant, subject_filter)
+    def retained(self, tenant: str, *subject_filters: str) -> list[bytes]:
+        """Stored record of the last retained message of each address that any of them matches."""
+        positions = self._parts.retained.find(tenant, subject_filters)
         return self._reader.records(positions)
 
     # ── light queues ────────────────────────────────────────────────────────────────────

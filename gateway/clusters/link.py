@@ -188,7 +188,9 @@ class StoreLink(Protocol):
 
     async def stat_queue(self, ref: QueueRef, group: str) -> QueueStat: ...
 
-    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]: ...
+    async def retained(
+        self, tenant: str, subject_filters: Sequence[str]
+    ) -> list[StoredMessage]: ...
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 

@@ -502,11 +502,11 @@ class TidegateLink:
             counts.ready_count, counts.in_flight_count, counts.stored_count, counts.consumer_count
         )
 
-    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
-        body = Retained(tenant=tenant, subject_filter=subject_filter)
+    async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
+        body = Retained(tenant=tenant, subject_filters=list(subject_filters))
         answer = await self._request(PrivateCode.RETAINED, body)
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer, subject_filter)
+            raise refusal_of(answer, self.broker)
         return decode_records(answer.body, cluster=self.cluster, broker=self.broker)
 
     # ── the rest ────────────────────────────────────────────────────────────────────────

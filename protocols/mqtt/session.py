@@ -59,16 +59,14 @@ class Subscriptions:
     def __init__(self, known: Iterable[Subscribed] = ()) -> None:
         self._by_filter = {item.topic_filter: item for item in known}
         self._next_tag = max((item.tag for item in self._by_filter.values()), default=0) + 1
-        self._by_tag: dict[int, Subscribed] = {}
+        self._by_tag = {item.tag: item for item in self._by_filter.values()}
         self._plans: dict[tuple[tuple[int, ...], int, bool, bool], Plan | None] = {}
-        self.has_no_local = False
+        self.has_no_local = any(item.no_local for item in self._by_filter.values())
         self.is_partial = False
         """Some of what the filters match is denied: each delivery is to be asked."""
 
         self.judged_at = -1
         """Version of the rules that ``is_partial`` holds for."""
-
-        self._changed()
 
     def __len__(self) -> int:
         return len(self._by_filter)
@@ -104,12 +102,15 @@ class Subscriptions:
             tag,
         )
         self._by_filter[item.topic_filter] = new
-        self._changed()
+        self._by_tag[tag] = new
+        self._changed(had_no_local=old is not None and old.no_local, has_no_local=new.no_local)
         return new
 
     def remove(self, topic_filter: str) -> Subscribed | None:
         gone = self._by_filter.pop(topic_filter, None)
-        self._changed()
+        if gone is not None:
+            del self._by_tag[gone.tag]
+            self._changed(had_no_local=gone.no_local)
         return gone
 
     def plan(self, reads: tuple[int, ...], qos: int, retain: bool, is_own: bool) -> Plan | None:
@@ -141,9 +142,11 @@ class Subscriptions:
             tuple(item.identifier for item in wanting if item.identifier),
         )
 
-    def _changed(self) -> None:
-        self._by_tag = {item.tag: item for item in self._by_filter.values()}
-        self.has_no_local = any(item.no_local for item in self._by_filter.values())
+    def _changed(self, *, had_no_local: bool, has_no_local: bool = False) -> None:
+        if has_no_local:
+            self.has_no_local = True
+        elif had_no_local:
+            self.has_no_local = any(item.no_local for item in self._by_filter.values())
         self._plans.clear()
         self.judged_at = -1
 

@@ -6,10 +6,12 @@ matching table are written, then every gateway has applied them, then SUBACK. Wh
 gateway receives afterwards reaches the client; retained values follow SUBACK, then what is live.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from protocols.canonical import StoredMessage
 from protocols.errors import Refused
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.front import Front
@@ -28,6 +30,7 @@ from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.session import Plan, Subscribed
 from protocols.mqtt.sessions import is_read, rows, subscription_records
 from protocols.mqtt.topics import is_local, parse_filter
+from protocols.subjects import matches
 
 
 class Granted(NamedTuple):
@@ -72,13 +75,7 @@ class Subscriber:
             ]
             granted = []
         local = [one for one in granted if is_local(one.subscribed.subject_filter)]
-        retained = [
-            (one, await self._front.services.streams.retained(
-                opened.call.tenant, one.subscribed.subject_filter
-            ))
-            for one in granted
-            if one.wants_retained and one not in local
-        ]  # fmt: skip
+        retained = await self._retained(granted)
         if packet.packet_id:  # else nobody asked: an automatic subscription
             self._connection.send(Suback(packet.packet_id, tuple(reasons)))
         for one, messages in retained:
@@ -89,6 +86,27 @@ class Subscriber:
             self._tell(local)
         opened.start_feed()
         opened.outbox.let_go(sent_ids)
+
+    async def _retained(
+        self, granted: Sequence[Granted]
+    ) -> list[tuple[Granted, list[StoredMessage]]]:
+        """Who gets which values, asked for in one go; those without any are left out."""
+        wanting = [
+            one
+            for one in granted
+            if one.wants_retained and not is_local(one.subscribed.subject_filter)
+        ]
+        if not wanting:
+            return []
+        filters = [one.subscribed.subject_filter for one in wanting]
+        found = await self._front.services.streams.retained(self._opened.call.tenant, filters)
+        if not found:
+            return []
+        matched = [
+            (one, [value for value in found if matches(subject_filter, value.subject)])
+            for one, subject_filter in zip(wanting, filters, strict=True)
+        ]
+        return [(one, values) for one, values in matched if values]
 
     def _tell(self, local: list[Granted]) -> None:
         """Values of ``$SYS``, now and when they change."""

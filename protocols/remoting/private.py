@@ -366,7 +366,7 @@ class QueueCounts(_Body, frozen=True, kw_only=True):
 
 class Retained(_Body, frozen=True, kw_only=True):
     tenant: str
-    subject_filter: str
+    subject_filters: list[str]
 
 
 class Settle(_Body, frozen=True, kw_only=True):

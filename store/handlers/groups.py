@@ -333,9 +333,9 @@ def stat_queue(
 def retained(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    """The last retained message of each address that matches, records back to back."""
+    """The last retained message of each address that any filter matches, back to back."""
     asked = decode(request, Retained)
-    records = context.engine.retained(asked.tenant, asked.subject_filter)
+    records = context.engine.retained(asked.tenant, *asked.subject_filters)
     return request.answer(body=b"".join(records))
 
 

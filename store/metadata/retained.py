@@ -1,6 +1,7 @@
 """The last retained message of each address, by tenant: log positions; bodies stay in the log."""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from protocols.subjects import has_wildcard, matches
@@ -39,13 +40,19 @@ class RetainedTable:
             table[change.subject] = change.position
             self.kept.add(change.position)
 
-    def find(self, tenant: str, subject_filter: str) -> list[int]:
-        """Positions of what matches, oldest first."""
-        table = self._by_tenant.get(tenant, {})
-        if not has_wildcard(subject_filter):
-            position = table.get(subject_filter)
-            return [] if position is None else [position]
-        return sorted([at for subject, at in table.items() if matches(subject_filter, subject)])
+    def find(self, tenant: str, subject_filters: Iterable[str]) -> list[int]:
+        """Positions of what any of the filters matches, oldest first."""
+        table = self._by_tenant.get(tenant)
+        if not table:
+            return []
+        found: set[int] = set()
+        for subject_filter in subject_filters:
+            if not has_wildcard(subject_filter):
+                if (position := table.get(subject_filter)) is not None:
+                    found.add(position)
+            else:
+                found.update(at for name, at in table.items() if matches(subject_filter, name))
+        return sorted(found)
 
     def first_owed(self, end: int) -> int:
         """Lowest position that holds a last value."""

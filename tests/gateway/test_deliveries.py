@@ -267,7 +267,7 @@ async def test_retained_values(world: World) -> None:
         )
         assert result.code == Code.OK
     await world.core.pipeline.send(call(), messages("r/3", b"", retain=True, order_key="p"))
-    found = await world.core.streams.retained("", "r/+")
+    found = await world.core.streams.retained("", ["r/+", "r/1"])
     assert sorted((m.subject, m.body) for m in found) == [("r/1", b"b"), ("r/2", b"c")]
 
 

@@ -722,12 +722,12 @@ class FakeStreams:
         self._broker.open_group(spec)
         return self._stat(ref)
 
-    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
+    async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
         await asyncio.sleep(0)
         return [
             message
             for (of, subject), message in self._broker.retained.items()
-            if of == tenant and matches(subject_filter, subject)
+            if of == tenant and any(matches(one, subject) for one in subject_filters)
         ]
 
     def _readers(self, ref: QueueRef) -> list[FakeGroup]:

@@ -486,7 +486,7 @@ class ApacheLink:
         unread = max(0, end - queue.next_offset) if queue is not None else 0
         return QueueStat(unread + found.ready_count, found.in_flight_count, end)
 
-    async def retained(self, tenant: str, subject_filter: str) -> list[StoredMessage]:
+    async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
         return []  # no compacted light queue there: listed in ``APACHE``
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
