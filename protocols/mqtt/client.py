@@ -48,11 +48,15 @@ from protocols.mqtt.subscribing import Subscriber, automatic_items
 from protocols.mqtt.tracing import trace_events
 from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import ClientInfo
+from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
 
 WAITING_EVENTS_MAX: Final = 16
 """Events that may wait behind a SUBSCRIBE before the socket is not read."""
+
+NONE_WAITING: Final[deque["Ordered"]] = deque(maxlen=0)
+"""A deque has a kilobyte from the beginning; most clients never need one."""
 
 LINGER_S: Final = 1.0
 """For the peer to read why its connection ends."""
@@ -92,7 +96,7 @@ class Client:
         )
         self.opened: Opened | None = None
         self._subscriber: Subscriber | None = None
-        self._waiting: deque[Ordered] = deque()
+        self._waiting: deque[Ordered] = NONE_WAITING
         self._inbound: Inbound | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._is_busy = False
@@ -105,9 +109,8 @@ class Client:
         self._why = ""
         self._connected_ms = 0
         self._expiry_s = -1
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._left = asyncio.Event()
+        self._idle = Signal(is_set=True)
+        self._left = Signal()
         self._forget: Callable[[], None] = lambda: None
 
     # ── Owner, and the operator's hand ──────────────────────────────────────────────────
@@ -184,6 +187,8 @@ class Client:
     def _handle_one(self, event: Event) -> None:
         if isinstance(event, PublishRun | Publish | Subscribe | Unsubscribe | Pubrel):
             if self._is_busy:
+                if self._waiting is NONE_WAITING:
+                    self._waiting = deque()
                 self._waiting.append(event)
                 self._set_reading()
             else:

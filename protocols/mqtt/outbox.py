@@ -74,14 +74,14 @@ class Outbox:
         self._observer, self._peer = observer, peer
         self._slow_ms, self._since_ms = observer.slow_ms, clock.wall_ms()
         self._tasks = Tasks(f"mqtt-outbox {client_id}")
-        self._resending: deque[tuple[int, bytes]] = deque()
+        self._resending: deque[tuple[int, bytes]] | None = None
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
         self.own_posted = 0
         """Posts of this very client that will be acknowledged to it."""
 
         self._own_answered = 0
-        self._own: deque[tuple[int, Feed, Delivery]] = deque()
+        self._own: deque[tuple[int, Feed, Delivery]] | None = None
         """Its own messages, each behind so many acknowledgements."""
 
     # ── in from the feeds ───────────────────────────────────────────────────────────────
@@ -122,7 +122,7 @@ class Outbox:
         if now_ms - run.shelf.message(run.start).store_ms >= self._slow_ms:
             self._note_slow(run[0], now_ms)
         if plan.qos:
-            self.window.waiting.append(OutgoingRun(column, feed))
+            self.window.wait(OutgoingRun(column, feed))
             self._pump([], now_ms)
             return True
         self._sent.inc(len(run))
@@ -163,7 +163,8 @@ class Outbox:
                 self._add_qos0(rendering, plan, out, now_ms)
                 feed.done(delivery.handle)
             elif waiting or len(flights) >= limit:
-                waiting.append(Outgoing(rendering, plan, feed, delivery.handle))
+                window.wait(Outgoing(rendering, plan, feed, delivery.handle))
+                waiting = window.waiting
             else:
                 sent_count += self._add(rendering, plan, feed, delivery.handle, out, now_ms)
         self._pump(out, now_ms, sent_count)
@@ -191,6 +192,8 @@ class Outbox:
         others: list[Delivery] = []
         for delivery in deliveries:
             if self._renderings.find(delivery.message).tail.publisher == self._client_id:
+                if self._own is None:
+                    self._own = deque()
                 self._own.append((self.own_posted, feed, delivery))
             else:
                 others.append(delivery)
@@ -219,7 +222,7 @@ class Outbox:
             ids.add(message.message_id)
             one = Plan(qos, True, plan.identifiers)
             if qos:
-                self.window.waiting.append(Outgoing(rendering, one, None, None))
+                self.window.wait(Outgoing(rendering, one, None, None))
             else:
                 self._add_qos0(rendering, one, out, now_ms)
         self._pump(out, now_ms)
@@ -240,6 +243,11 @@ class Outbox:
 
     def resend(self, feed: Feed, deliveries: Sequence[Delivery]) -> None:
         """What an earlier connection left open: same ids, same order, DUP [MQTT-4.4.0-1]."""
+        if not deliveries:
+            return
+        if self._resending is None:
+            self._resending = deque()
+        resending = self._resending
         now_ms = clock.wall_ms()
         for delivery in deliveries:
             packet_id, stage = delivery.packet_id, delivery.stage
@@ -258,7 +266,7 @@ class Outbox:
                 )
                 packet = publish_again(head + packet_id.to_bytes(2, "big") + tail)
             self.window.adopt(packet_id, flight)
-            self._resending.append((packet_id, packet))
+            resending.append((packet_id, packet))
         self.pump()
 
     # ── in from the client ──────────────────────────────────────────────────────────────
@@ -305,8 +313,9 @@ class Outbox:
 
     def _pump(self, out: list[bytes], now_ms: int, sent_count: int = 0) -> None:
         window = self.window
-        while self._resending and len(window.flights) - len(self._resending) < window.limit:
-            out.append(self._resending.popleft()[1])
+        resending = self._resending
+        while resending and len(window.flights) - len(resending) < window.limit:
+            out.append(resending.popleft()[1])
         waiting, flights, limit = window.waiting, window.flights, window.limit
         while waiting and len(flights) < limit:
             following = waiting[0]

@@ -231,6 +231,10 @@ class Flight:
             self.source.done_unnamed(count)
 
 
+NONE_WAITING: Final[deque[Outgoing | OutgoingRun]] = deque(maxlen=0)
+"""A deque has a kilobyte from the beginning; a client that subscribes to nothing needs none."""
+
+
 class Window:
     """
     Packet ids and unacknowledged publishes of one session, and what waits for a place.
@@ -240,7 +244,7 @@ class Window:
 
     def __init__(self, limit: int, *, next_id: int = 1) -> None:
         self.limit = limit
-        self.waiting: deque[Outgoing | OutgoingRun] = deque()
+        self.waiting: deque[Outgoing | OutgoingRun] = NONE_WAITING
         self.flights: dict[int, Flight] = {}
         self._next_id = next_id
 
@@ -248,6 +252,12 @@ class Window:
     def next_id(self) -> int:
         """Where the session's next connection goes on counting."""
         return self._next_id
+
+    def wait(self, outgoing: Outgoing | OutgoingRun) -> None:
+        """Send it when there is room."""
+        if self.waiting is NONE_WAITING:
+            self.waiting = deque()
+        self.waiting.append(outgoing)
 
     @property
     def has_room(self) -> bool:
