@@ -37,6 +37,9 @@ from store.metrics import ServerCounters
 logger = logging.getLogger("tidegate.store")
 
 PRIVATE_CODES: Final = range(20000, 21000)
+SET_ASIDE: Final = frozenset((PrivateCode.SEND, PrivateCode.GROUP_OPEN))
+"""Long work: a frame of messages, a group with thousands of queues."""
+
 SENDS_PER_TURN: Final = 8
 """Frames run before the loop looks at its sockets again: at most some 10 ms of work."""
 
@@ -105,7 +108,7 @@ class StoreServer:
         self.counters.requests += len(commands)
         self.context.now_ms = clock.wall_ms()
         for command in commands:
-            if command.code == PrivateCode.SEND:
+            if command.code in SET_ASIDE:
                 self._sends.append((connection, command))
             else:
                 self._handle(connection, command)
@@ -200,7 +203,7 @@ class StoreServer:
         for _ in range(min(len(self._sends), SENDS_PER_TURN)):
             connection, command = self._sends.popleft()
             if connection.is_open:
-                self.counters.frames += 1
+                self.counters.frames += command.code == PrivateCode.SEND
                 self._handle(connection, command)
                 if self.counters.is_healthy:
                     self._commit(only_if_idle=True)

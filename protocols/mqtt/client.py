@@ -52,6 +52,9 @@ from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
 
+MANY_FILTERS: Final = 50
+"""A SUBSCRIBE of more filters takes its turn with others of the kind."""
+
 WAITING_EVENTS_MAX: Final = 16
 """Events that may wait behind a SUBSCRIBE before the socket is not read."""
 
@@ -230,7 +233,10 @@ class Client:
     async def _subscribe(self, packet: Subscribe | Unsubscribe) -> None:
         try:
             assert self._subscriber is not None
-            if isinstance(packet, Subscribe):
+            if isinstance(packet, Subscribe) and len(packet.items) > MANY_FILTERS:
+                async with self.front.many_filters:
+                    await self._subscriber.subscribe(packet)
+            elif isinstance(packet, Subscribe):
                 await self._subscriber.subscribe(packet)
             else:
                 await self._subscriber.unsubscribe(packet)

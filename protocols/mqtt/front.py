@@ -57,6 +57,9 @@ class Places:
         self._places.release()
 
 
+MANY_FILTERS_AT_ONCE: Final = 4
+"""SUBSCRIBEs of hundreds of filters in work at once: each keeps the loop for milliseconds."""
+
 MOUNT_POINTS_MAX: Final = 1000
 """Mount points whose renderings are kept; clients of others make their own."""
 
@@ -77,6 +80,9 @@ class Front:
         self.leaving = Tasks(f"mqtt {name} leaving")
         self.clients: set[Ending] = set()
         self.places = Places(settings.opening_max)
+        self.many_filters = asyncio.Semaphore(MANY_FILTERS_AT_ONCE)
+        """For SUBSCRIBEs of many filters; the others need not wait for them."""
+
         metrics = services.metrics
         self.received = Counted(
             metrics.counter("mqtt_received", "Publishes received from MQTT clients", listener=name)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import mqtt
-from tests.bench.generator import NoGenerator, build
+from tests.bench.generator import LoadFailed, NoGenerator, build
 from tests.bench.servers import Cluster, Local, Mosquitto, Pair, Server, sync_ms
 
 HEAD = (
@@ -73,7 +73,10 @@ def run(options: argparse.Namespace) -> list[mqtt.Row]:
             continue
         with kind() as server:
             for number, case in enumerate(its):
-                rows.append(mqtt.run_case(case, server, seconds=options.seconds, number=number))
+                try:
+                    rows.append(mqtt.run_case(case, server, seconds=options.seconds, number=number))
+                except LoadFailed as error:
+                    print(f"{case.name} on {kind.name}: {error}", file=sys.stderr)
     return with_ratios(rows)
 
 

@@ -12,6 +12,10 @@ SOURCE = Path(__file__).parent / "loadgen"
 BINARY = Path(__file__).parents[2] / "build" / "bench" / "loadgen"
 
 
+class LoadFailed(Exception):
+    """The server refused or ended a connection."""
+
+
 class NoGenerator(Exception):
     """There is no Go compiler to build it with."""
 
@@ -48,5 +52,5 @@ def run(
         else:
             result = json.loads(line)
     if process.wait() or not result:
-        raise RuntimeError(f"loadgen {' '.join(arguments)} failed with {process.returncode}")
+        raise LoadFailed(f"loadgen {' '.join(arguments)} failed with {process.returncode}")
     return result
