@@ -27,6 +27,7 @@ from protocols.mqtt.connection import (
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound
+from protocols.mqtt.leftovers import put_aside
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import open_session, server_reference
 from protocols.mqtt.packets import (
@@ -313,6 +314,8 @@ class Client:
         if self.front.presence is not None:
             self.front.presence.online(opened.owned.record, connect, self.driver.peer)
         self._end_with(opened.call.identity.expires_at_ms)
+        if opened.owned.record.leftovers:
+            opened.outbox.take_up(opened.owned.record.leftovers)
         opened.start_feed()
         self.front.board.follow(opened, self.connection)
         if items := automatic_items(opened):
@@ -395,6 +398,7 @@ class Client:
         self.front.board.unfollow(opened)
         try:
             await self._idle.wait()
+            await put_aside(opened, is_lasting=self._last_record(opened).expiry_s > 0)
             await opened.close_feeds()
         except Refused as error:
             logger.warning("client %s: %s", opened.call.client_id, error)

@@ -219,6 +219,7 @@ async def _agree(
             settings.inflight_max, find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
         ),
         next_id=owned.record.next_id,
+        keeps=owned.record.is_kept,
         packet_bytes_max=packet_bytes_max,
         topic_alias_max=find_int(properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
         flush_soon=driver.flush_soon,

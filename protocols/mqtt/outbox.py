@@ -18,6 +18,7 @@ from protocols.mqtt.feed import Feed, Marks
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
+from protocols.mqtt.records import LeftoverRecord
 from protocols.mqtt.rendering import Rendering, Renderings
 from protocols.mqtt.session import (
     Flight,
@@ -30,6 +31,7 @@ from protocols.mqtt.session import (
 )
 from protocols.mqtt.tracing import trace_deliveries
 from protocols.pipeline import Meter, Observer
+from protocols.remoting.records import decode_record
 from protocols.tasks import Tasks
 
 PUBREL: Final = 0x62
@@ -46,6 +48,7 @@ class Outbox:
         client_id: str,
         inflight_max: int,
         next_id: int = 1,
+        keeps: bool = False,
         packet_bytes_max: int,
         topic_alias_max: int,
         flush_soon: Callable[[], None],
@@ -59,6 +62,7 @@ class Outbox:
         peer: str = "",
     ) -> None:
         self.window = Window(inflight_max, next_id=next_id)
+        self._keeps = keeps
         self.is_peer_slow = is_peer_slow
         self._connection = connection
         self._renderings = renderings
@@ -269,6 +273,28 @@ class Outbox:
             resending.append((packet_id, packet))
         self.pump()
 
+    def take_up(self, leftovers: Sequence[LeftoverRecord]) -> None:
+        """What an earlier connection left open that no group keeps; see ``leftovers``."""
+        version, now_ms = self._connection.version, clock.wall_ms()
+        for item in leftovers:
+            plan = Plan(item.qos, item.retain, item.identifiers)
+            if item.stage == Stage.RECEIVED:
+                flight = Flight(None, None, 2, Stage.RECEIVED)
+                flight.message = None, plan
+                packet = encode_ack(PUBREL, item.packet_id, 0, version)
+            else:
+                rendering = self._renderings.find(decode_record(item.record))
+                if not item.packet_id:
+                    self.window.waiting.append(Outgoing(rendering, plan, None, None))
+                    continue
+                flight = Flight(None, None, plan.qos, Stage.SENT)
+                flight.message = rendering, plan
+                head, tail = rendering.parts(version, *plan, now_ms)
+                packet = publish_again(head + item.packet_id.to_bytes(2, "big") + tail)
+            self.window.adopt(item.packet_id, flight)
+            self._resending.append((item.packet_id, packet))
+        self.pump()
+
     # ── in from the client ──────────────────────────────────────────────────────────────
 
     def acked(self, packet_ids: Sequence[int]) -> None:
@@ -292,6 +318,9 @@ class Outbox:
             self.pump()
             return
         flight.stage = Stage.RECEIVED
+        if flight.source is not None and not flight.source.is_marked:
+            flight.finish()  # the client has it: it goes to no other member of its share
+            flight.source = flight.handle = None
         answer = encode_ack(PUBREL, packet.packet_id, 0, version)
         self._after_mark(flight, packet.packet_id, Stage.RECEIVED, answer)
 
@@ -356,6 +385,8 @@ class Outbox:
                 source.done(handle)
             return 0
         packet_id = self.window.take(source, handle, plan.qos)
+        if self._keeps and (source is None or not source.is_marked):
+            self.window.flights[packet_id].message = rendering, plan
         number = packet_id.to_bytes(2, "big")
         if plan.qos == 1:
             if source is not None and handle is not None and source.is_marked:

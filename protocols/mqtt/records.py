@@ -88,6 +88,20 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
         )
 
 
+class LeftoverRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A publish to the client that was under way when its connection broke; see ``leftovers``."""
+
+    packet_id: int = 0
+    """0: it had not been sent yet."""
+
+    stage: int = 0
+    qos: int
+    retain: bool = False
+    identifiers: tuple[int, ...] = ()
+    record: bytes = b""
+    """The message as stored; empty once PUBREC has come."""
+
+
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One client id: who owns it, and what outlives its connection."""
 
@@ -124,6 +138,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     received: tuple[int, ...] = ()
     """Packet ids of QoS 2 publishes that are stored and not released."""
 
+    leftovers: tuple[LeftoverRecord, ...] = ()
     next_id: int = 1
     """Packet id of the next publish to the client."""
 

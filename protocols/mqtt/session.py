@@ -211,7 +211,7 @@ class Stage:
 class Flight:
     """One packet id in use, or all those of a run."""
 
-    __slots__ = ("handle", "qos", "source", "stage")
+    __slots__ = ("handle", "message", "qos", "source", "stage")
 
     def __init__(
         self, source: Source | None, handle: ReceiptHandle | None, qos: int, stage: int
@@ -220,6 +220,8 @@ class Flight:
         self.handle = handle
         self.qos = qos
         self.stage = stage
+        self.message: tuple[Rendering | None, Plan] | None = None
+        """Of a kept session, where no group would send it again."""
 
     def finish(self, count: int = 1) -> None:
         """*count*: packet ids of a run, which has no handles."""

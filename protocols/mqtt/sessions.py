@@ -269,6 +269,7 @@ class Sessions:
             subscriptions=kept.subscriptions if kept else (),
             received=kept.received if kept else (),
             next_id=kept.next_id if kept else 1,
+            leftovers=kept.leftovers if kept else (),
         )
 
     def _is_bound(self, record: SessionRecord) -> bool:

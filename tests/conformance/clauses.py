@@ -253,8 +253,8 @@ V5_TEXT: Final = """
 4.8.2-1 s a share has a name
 4.8.2-2 s without / + #, and a filter behind it
 4.8.2-3 s shared: the granted QoS is kept to
-4.8.2-4 - shared: QoS 2 under way is completed with its client (returns to the group instead)
-4.8.2-5 - shared: or with nobody, if its session ends (returns to the group instead)
+4.8.2-4 s shared: QoS 2 under way is completed with its client
+4.8.2-5 s shared: or with nobody, if its session ends
 4.8.2-6 s shared: what is refused goes to nobody else
 4.9.0-1 s the send quota begins above 0
 4.9.0-2 s no publish above QoS 0 at quota 0

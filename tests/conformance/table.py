@@ -19,6 +19,10 @@ NOT_OURS: Final = {"c": "only a client can break it", "-": "not offered"}
 
 ELSEWHERE: Final[dict[tuple[int, str], str]] = {
     # what needs more than one gateway, or a part that is tested where it lives
+    (V5, "4.8.2-4"): "tests/protocols/test_mqtt_leftovers.py::"
+    "test_a_shared_qos_2_message_stays_with_its_client",
+    (V5, "4.8.2-5"): "tests/protocols/test_mqtt_leftovers.py::"
+    "test_a_shared_qos_2_message_ends_with_its_session",
     (V5, "4.12.0-6"): "tests/conformance/test_connect.py::"
     "test_mqtt_3_1_4_5_connack_comes_first_and_once",
     (V311, "7.0.0-1"): "tests/interop/test_bridge_mosquitto.py::test_both_ways_without_circles",
