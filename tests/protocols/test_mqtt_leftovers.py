@@ -75,7 +75,7 @@ def is_connected(broker: FakeBroker, client_id: str) -> bool:
 
 
 async def test_a_shared_qos_2_message_stays_with_its_client() -> None:
-    """Before PUBREC it is sent again to the same client, behind it PUBREL is; nobody else gets it."""
+    """Before PUBREC it is sent again to it, behind it PUBREL is; nobody else gets it."""
     broker = FakeBroker()
     async with gateway(broker, "gw-1") as (_, address):
         async with MqttClient(address, kept(V5, "first")) as first:
@@ -108,15 +108,17 @@ async def test_a_shared_qos_2_message_stays_with_its_client() -> None:
 async def test_a_shared_qos_2_message_ends_with_its_session() -> None:
     """A session that ends takes it along; QoS 1 goes to another member."""
     broker = FakeBroker()
-    async with gateway(broker, "gw-1") as (_, address):
-        async with MqttClient(address, Connect(V5, "second")) as second:
-            async with MqttClient(address, Connect(V5, "first")) as first:
-                await first.subscribe(SubscribeItem("$share/g/t", 2))
-                async with MqttClient(address, Connect(V5, "pub")) as pub:
-                    await pub.publish("t", b"two", 2)
-                    await pub.publish("t", b"one", 1)
-                assert [(await taken(first)).payload for _ in range(2)] == [b"two", b"one"]
-                await second.subscribe(SubscribeItem("$share/g/t", 2))
-                first.drop()
-                assert (await taken(second)).payload == b"one"
-                assert await second.is_silent()
+    async with (
+        gateway(broker, "gw-1") as (_, address),
+        MqttClient(address, Connect(V5, "second")) as second,
+        MqttClient(address, Connect(V5, "first")) as first,
+    ):
+        await first.subscribe(SubscribeItem("$share/g/t", 2))
+        async with MqttClient(address, Connect(V5, "pub")) as pub:
+            await pub.publish("t", b"two", 2)
+            await pub.publish("t", b"one", 1)
+        assert [(await taken(first)).payload for _ in range(2)] == [b"two", b"one"]
+        await second.subscribe(SubscribeItem("$share/g/t", 2))
+        first.drop()
+        assert (await taken(second)).payload == b"one"
+        assert await second.is_silent()
