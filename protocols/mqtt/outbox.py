@@ -275,6 +275,8 @@ class Outbox:
 
     def take_up(self, leftovers: Sequence[LeftoverRecord]) -> None:
         """What an earlier connection left open that no group keeps; see ``leftovers``."""
+        if self._resending is None:
+            self._resending = deque()
         version, now_ms = self._connection.version, clock.wall_ms()
         for item in leftovers:
             plan = Plan(item.qos, item.retain, item.identifiers)
@@ -285,7 +287,7 @@ class Outbox:
             else:
                 rendering = self._renderings.find(decode_record(item.record))
                 if not item.packet_id:
-                    self.window.waiting.append(Outgoing(rendering, plan, None, None))
+                    self.window.wait(Outgoing(rendering, plan, None, None))
                     continue
                 flight = Flight(None, None, plan.qos, Stage.SENT)
                 flight.message = rendering, plan
