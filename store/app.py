@@ -33,6 +33,7 @@ from store.handlers.streams import Streams
 from store.handlers.system_topics import system_topics
 from store.handlers.waits import Waits
 from store.metrics import collect
+from store.ownership import FolderLock
 from store.registration import Registration
 from store.server import StoreServer
 
@@ -86,6 +87,7 @@ class Store:
         self._tasks = Tasks("store")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
         self._disk: Disk = disk or RealDisk(str(config.data))
+        self._lock = FolderLock(str(config.data)) if disk is None else None
         self._writer_disk: Disk = self._disk
         if config.flush == "async" and isinstance(self._disk, RealDisk):
             self._writer_disk = LazyDisk(self._disk)
@@ -101,6 +103,8 @@ class Store:
     async def start(self) -> None:
         """Recover the log, listen, register. Returns when serving."""
         loop = asyncio.get_running_loop()
+        if self._lock is not None:
+            await self._lock.acquire()
         engine = self._engine = Engine(self._disk, self._engine_config())
         report = await loop.run_in_executor(self._background, engine.recover, clock.read())
         logger.info(
@@ -172,6 +176,8 @@ class Store:
         self._disk.close()
         if self._writer_disk is not self._disk:
             self._writer_disk.close()
+        if self._lock is not None:
+            self._lock.release()
 
     async def reload(self) -> None:
         """Nothing of a store changes while it runs; its topics and groups do, by request."""

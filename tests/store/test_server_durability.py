@@ -19,6 +19,7 @@ from protocols.remoting.records import decode_records
 from protocols.remoting.signing import sign
 from store.app import Store
 from store.disk import Buffer, RealDisk
+from store.ownership import FolderLock
 from store.server import StoreServer
 from tests.support.processes import Daemons
 from tests.support.store_server import (
@@ -256,3 +257,13 @@ def test_beyond_loopback_a_credential_is_needed(tmp_path: Path) -> None:
     """A store that others can reach refuses to start without cluster_auth."""
     with pytest.raises(ConfigError, match="cluster_auth"):
         Store(store_config(tmp_path, bind="0.0.0.0:0"))
+
+
+async def test_a_folder_has_one_store(tmp_path: Path) -> None:
+    """Two processes that append to one log would destroy it; it is free again after the end."""
+    async with running_store(tmp_path) as store:
+        other = FolderLock(str(store.config.data))
+        with pytest.raises(ConfigError, match=r"store\.data: .* is in use by another store"):
+            await other.acquire(wait_s=0)
+    await other.acquire(wait_s=0)
+    other.release()
