@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OURS = ("gateway", "namesrv", "protocols", "store")
+TIMEOUT_S_MIN = 900
+"""Of tests with real clients."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,6 +19,15 @@ def pytest_configure(config: pytest.Config) -> None:
         use_sources()
     elif subprocess.run([sys.executable, ROOT / ".ci/compile", "--check"], check=False).returncode:
         pytest.exit("a compiled module is older than its source", returncode=3)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A hang ends, and a JVM that a slow machine takes minutes to start is none."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("client", "java", "spark")):
+            marker = item.get_closest_marker("timeout")
+            if marker is None or marker.args[0] < TIMEOUT_S_MIN:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S_MIN), append=False)
 
 
 def use_sources() -> None:
