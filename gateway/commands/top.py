@@ -96,7 +96,10 @@ def _of_store(
 
 
 async def _gateways(stores: Stores) -> list[dict[str, Any]]:
-    """As they told the name server; empty at Apache's."""
+    """
+    As they told the name server, by name: a row stays where it is, also when its gateway has
+    registered again. Empty at Apache's.
+    """
     try:
         answer = await stores.ask_names(PrivateCode.GATEWAY_LIST)
         found = msgspec.msgpack.decode(answer.body, type=GatewayList).gateways
@@ -111,7 +114,7 @@ async def _gateways(stores: Stores) -> list[dict[str, Any]]:
             "is_draining": item.is_draining,
             "listeners": len(item.listeners),
         }
-        for item in found
+        for item in sorted(found, key=lambda item: item.gateway)
     ]
 
 
