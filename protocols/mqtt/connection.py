@@ -171,7 +171,9 @@ class MqttConnection:
 
     def receive_data(self, data: bytes, *, now: float) -> list[Event]:
         """The events that *data* completes; a fault of the peer is the last of them."""
-        if self._rest or self.state is State.OPENING:
+        if self._rest or self.state is not State.CONNECTED:
+            if self.state is State.CLOSED:
+                return []  # what was on its way when it ended
             self._rest += data
             if self.state is State.OPENING:
                 return self._wait()

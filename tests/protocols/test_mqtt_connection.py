@@ -130,8 +130,10 @@ def test_mqtt_3_1_0_2_a_second_connect_is_a_protocol_error() -> None:
 
 
 def test_connect_must_come_in_time() -> None:
-    """10 s after the socket opened it is closed."""
+    """10 s after the socket opened it is closed, also when a byte of it comes now and then."""
     connection = MqttConnection(LIMITS, now=100.0)
+    for second, byte in enumerate(wire_of(Connect(V5, "c"))[:9], 101):
+        assert connection.receive_data(bytes((byte,)), now=float(second)) == []
     assert connection.deadline == 110.0
     assert connection.handle_deadline(now=109.9) == []
     assert isinstance(connection.handle_deadline(now=110.0)[0], Lost)
