@@ -1,5 +1,10 @@
-"""Which form of the compiled modules is tested: fresh ones, or with ``PURE=1`` their sources."""
+"""
+What holds for all tests: which form of the compiled modules, how long, and how often.
 
+The compiled modules are fresh ones, or with ``PURE=1`` their sources.
+"""
+
+import gc
 import os
 import subprocess
 import sys
@@ -21,13 +26,46 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("a compiled module is older than its source", returncode=3)
 
 
+REAL = ("client", "java", "spark")
+"""Marks of tests with programs that nobody here wrote, over processes and sockets."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A hang ends, and a JVM that a slow machine takes minutes to start is none."""
+    """
+    A hang ends, and a JVM that a slow machine takes minutes to start is none.
+
+    In continuous integration a test with real programs has a second chance; the report names it.
+    """
     for item in items:
-        if any(item.get_closest_marker(name) for name in ("client", "java", "spark")):
+        if any(item.get_closest_marker(name) for name in REAL):
             marker = item.get_closest_marker("timeout")
             if marker is None or marker.args[0] < TIMEOUT_S_MIN:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S_MIN), append=False)
+            if os.environ.get("CI"):
+                item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What a real client leaves to the collector is told of its own test, not of a later one."""
+    if any(item.get_closest_marker(name) for name in REAL):
+        gc.collect()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A second chance is one with new daemons: the first may have killed some, or left messages."""
+    if getattr(item, "execution_count", 1) > 1 and isinstance(item, pytest.Function):
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            for definition in definitions:
+                if definition.scope == "module":
+                    definition.finish(item._request)
 
 
 def use_sources() -> None:

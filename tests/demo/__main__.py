@@ -116,7 +116,7 @@ def check_alarms(
     """Every acknowledged alarm reached the AMQP queue."""
     wanted = set().union(*(device.alarms_acknowledged for device in devices))
     with contextlib.suppress(AssertionError):  # the check below says how many are missing
-        wait_until(lambda: wanted <= set(desk.received), "all alarms consumed", 20)
+        wait_until(lambda: wanted <= set(desk.received), "all alarms consumed")
     desk.stop()
     missing = wanted - set(desk.received)
     print_table(

@@ -9,6 +9,8 @@ import aio_pika
 from cloudevents.core.bindings.http import to_binary_event
 from cloudevents.core.v1.event import CloudEvent
 
+from tests.support.patience import PATIENCE_S
+
 ALARM_QUEUE = "alarm-desk"
 
 
@@ -29,12 +31,12 @@ class AlarmDesk:
     def start(self) -> None:
         """Returns when the binding stands. Raises RuntimeError."""
         self._thread.start()
-        if not self._ready.wait(20) or self._error is not None:
+        if not self._ready.wait(PATIENCE_S) or self._error is not None:
             raise RuntimeError("the alarm desk could not bind its queue") from self._error
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
 
     async def _run(self) -> None:
         """Serve at the first gateway that answers; when it dies, at the next."""
@@ -49,7 +51,9 @@ class AlarmDesk:
                 await asyncio.sleep(0.2)
 
     async def _serve(self, port: int) -> None:
-        connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/", timeout=5)
+        connection = await aio_pika.connect(
+            f"amqp://guest:guest@127.0.0.1:{port}/", timeout=PATIENCE_S
+        )
         async with connection:
             closed = asyncio.Event()
             connection.close_callbacks.add(lambda *_: closed.set())
@@ -90,5 +94,5 @@ def post_station_event(port: int, topic: str, event_id: str, kind: str, station:
         headers=dict(message.headers),
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return int(answer.status)

@@ -13,6 +13,7 @@ from protocols import clock
 from protocols.errors import Refused
 from protocols.pipeline import ClientInfo
 from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.patience import PATIENCE_S
 
 
 class Site:
@@ -99,7 +100,7 @@ async def test_what_is_over_is_deleted(
     bans = Bans(directory, ClientTable())
     bans.start()
     await bans.add(Ban(kind="client", value="c1", until_ms=1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while list(directory.items(PREFIX)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await bans.close()

@@ -20,6 +20,7 @@ from protocols.errors import Code
 from protocols.pipeline import DeliveryStream, Subscription
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster
+from tests.support.patience import PATIENCE_S
 
 ROUNDS = 100
 
@@ -101,7 +102,7 @@ async def test_with_both_frame_slots_full(stores: StoreCluster) -> None:
         )
         await asyncio.sleep(0.01)
         link.connection.data.peer.resume()
-        results = await asyncio.wait_for(asyncio.gather(*sends), 10)
+        results = await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S)
         assert [found[0].code for found in results] == [Code.OK] * 4
         found = await sink.wait(2)
         assert [delivery.message.body for delivery in found] == [b"before", b"after"]
@@ -131,7 +132,7 @@ class CoreProcess:
             cwd=Path(__file__).parents[2],
         )
         self = cls(process)
-        await until(lambda: "ready" in self.lines, timeout_s=20)
+        await until(lambda: "ready" in self.lines)
         return self
 
     async def _read(self) -> None:
@@ -177,11 +178,11 @@ async def test_a_stopped_gateway_cannot_send_by_its_old_table(stores: StoreClust
             b.publish("t/1", f"m{index}")
     finally:
         b.signal(signal.SIGCONT)
-    await until(lambda: len(b.answers()) == 21, timeout_s=15)
-    await until(lambda: "joined" in b.lines, timeout_s=15)
+    await until(lambda: len(b.answers()) == 21)
+    await until(lambda: "joined" in b.lines)
     assert "ended" in b.lines
     b.publish("t/1", "again")
-    await until(lambda: "again" in b.answers(), timeout_s=10)
+    await until(lambda: "again" in b.answers())
     acknowledged = {body for body, code in b.answers().items() if code == "OK"} - {"warm"}
     assert "again" in acknowledged
     await sink.wait(len(acknowledged))

@@ -13,6 +13,7 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
@@ -33,7 +34,7 @@ def connect(gateway: Daemon, client_id: str) -> mqtt.Client:
     client.on_connect = lambda *_: connected.set()
     client.connect(*gateway.address("mqtt"))
     client.loop_start()
-    assert connected.wait(10)
+    assert connected.wait(PATIENCE_S)
     return client
 
 
@@ -49,12 +50,12 @@ def test_a_stopped_gateway_wakes_up_fenced(daemons: Daemons) -> None:
     subscriber.on_message = lambda client, data, message: got.append(message.payload.decode())
     subscriber.on_subscribe = lambda *_: subscribed.set()
     warm = publisher.publish("t/0", b"warm", qos=1)
-    warm.wait_for_publish(10)
+    warm.wait_for_publish(PATIENCE_S)
     two.signal(signal.SIGSTOP)
     started = time.monotonic()
     subscriber.subscribe("t/+", qos=1)
     sent = [publisher.publish("t/1", b"%d" % index, qos=1) for index in range(20)]
-    assert subscribed.wait(10), "the SUBACK does not wait for ever"
+    assert subscribed.wait(PATIENCE_S), "the SUBACK does not wait for ever"
     assert time.monotonic() - started > 1, "it waits for the lease of the stopped gateway"
     assert not any(message.is_published() for message in sent)
     late = [publisher.publish("t/1", b"%d" % index, qos=1) for index in range(20, 40)]

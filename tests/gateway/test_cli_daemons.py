@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons, wait_until
 
 pytestmark = pytest.mark.client
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.client
 
 def tidegate(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "gateway.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=cwd)
 
 
 THREE_MISTAKES = """\
@@ -96,7 +97,7 @@ def test_the_admin_listener_lets_read_and_guards_changes() -> None:
         def status(path: str, method: str = "GET", **headers: str) -> int:
             request = urllib.request.Request(base + path, method=method, headers=headers)
             try:
-                with urllib.request.urlopen(request, timeout=10) as response:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                     return int(response.status)
             except urllib.error.HTTPError as error:
                 error.close()
@@ -155,7 +156,7 @@ def test_init_writes_a_config_that_runs(tmp_path: Path) -> None:
         def publish(*credentials: str, topic: str = "devices/device-1/t") -> int:
             command = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(up.port("mqtt")), "-q", "1"]
             arguments = [*command, "-t", topic, "-m", "x", "-V", "5", *credentials]
-            return subprocess.run(arguments, timeout=30, capture_output=True).returncode
+            return subprocess.run(arguments, timeout=PATIENCE_S, capture_output=True).returncode
 
         device = ("-u", "device-1", "-P", passwords["device-1"])
         assert publish(*device) == 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -25,7 +26,7 @@ def tidegate(up: Daemon, *arguments: str, code: int = 0, text: str | None = None
         capture_output=True,
         text=True,
         input=text,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
@@ -75,7 +76,7 @@ def test_errors_are_a_line(up: Daemon) -> None:
         [sys.executable, "-m", "gateway.cli", "topic", "list", "-n", "127.0.0.1:1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("tidegate: HA_NOT_AVAILABLE for 127.0.0.1:1")

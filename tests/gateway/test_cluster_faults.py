@@ -108,10 +108,10 @@ async def test_kills_under_load(world: tuple[Core, list[Daemon]]) -> None:
         store = chance.choice(stores)
         store.kill()
         await asyncio.to_thread(store.restart)
-        await until(lambda: len(core.cluster.up_links()) == 2, timeout_s=20)
+        await until(lambda: len(core.cluster.up_links()) == 2)
     for publisher in publishers:
         publisher.is_stopping = True
-    await until(lambda: not any(p.waiting for p in publishers), timeout_s=20)
+    await until(lambda: not any(p.waiting for p in publishers))
     stored = [body for publisher in publishers for body in publisher.stored]
     assert len(stored) > 1000
     found = await all_bodies(core)
@@ -144,7 +144,7 @@ async def test_traffic_survives_the_name_server(
         assert result.code == Code.OK
     stores[1].kill()
     await asyncio.to_thread(stores[1].restart)
-    await until(lambda: len(core.cluster.up_links()) == 2, timeout_s=20)
+    await until(lambda: len(core.cluster.up_links()) == 2)
     (result,) = await core.pipeline.send(sender, [Message(head, b"last")])
     assert result.code == Code.OK
 

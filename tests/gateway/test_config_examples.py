@@ -10,6 +10,7 @@ import pytest
 from gateway import config as configuration
 from gateway.local import full_schema, other_models
 from gateway.manual import manual
+from tests.support.patience import PATIENCE_S
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -45,6 +46,8 @@ DESCRIBED = {"ClusterConfig", "ListenerConfig", "RouteConfig", "ThrottleConfig",
 def test_the_schema_is_printed() -> None:
     """For editors; JSON on stdout."""
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "config", "schema"], capture_output=True, timeout=60
+        [sys.executable, "-m", "gateway.cli", "config", "schema"],
+        capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert json.loads(done.stdout)["properties"]["listeners"]

@@ -21,6 +21,7 @@ from protocols.errors import Code, Refused
 from protocols.pipeline import Subscription
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster
+from tests.support.patience import PATIENCE_S
 
 
 class World:
@@ -172,7 +173,7 @@ async def test_a_store_that_comes_back_gets_credit_from_an_idle_one(world: World
     await world.stores.stop_store("b")
     await until(lambda: len(world.core.cluster.up_links()) == 1)
     await world.stores.start_store("b")
-    await until(lambda: len(world.core.cluster.up_links()) == 2, timeout_s=10)
+    await until(lambda: len(world.core.cluster.up_links()) == 2)
     head = Head(subject="t/1", broker="b")
     (result,) = await world.core.pipeline.send(call(), [Message(head, b"1")])
     assert (result.code, result.broker) == (Code.OK, "b")
@@ -237,7 +238,7 @@ async def test_long_poll_ends_when_a_message_comes(world: World) -> None:
         await asyncio.sleep(0.05)
         head = Head(subject="orders", topic="orders")
         await world.core.pipeline.send(call(), [Message(head, body)])
-        (delivery,) = await asyncio.wait_for(waiting, 5)
+        (delivery,) = await asyncio.wait_for(waiting, PATIENCE_S)
         assert delivery.message.body == body
         await world.core.pipeline.ack(call(), [delivery.handle])
 

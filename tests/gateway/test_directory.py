@@ -9,6 +9,7 @@ from protocols.canonical import QueueKind, QueueRef
 from protocols.errors import Code, Refused
 from protocols.pipeline import Put, Record, Subscription
 from tests.support.core import Core, call, messages, until
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key
 
 
@@ -121,7 +122,7 @@ async def test_an_ended_lease_is_fenced_before_the_barrier_returns(world: World,
     await asyncio.sleep(0.05)
     assert not waiting.done()
     world.a.end_lease("gw-x")
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE_S)
     assert ("gw-x", epoch) in world.a.fenced
     assert ("gw-x", epoch) in world.b.fenced
 

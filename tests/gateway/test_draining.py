@@ -13,6 +13,7 @@ from protocols.errors import Refused
 from protocols.pipeline import ClientInfo
 from protocols.remoting.discovery import GatewayListener, GatewayRegister
 from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.patience import PATIENCE_S
 
 MQTT = GatewayListener(name="mqtt", protocol="mqtt", address="a:1883")
 
@@ -89,7 +90,7 @@ async def test_all_leave_and_the_listeners_close() -> None:
     assert not bench.drain.is_on
     bench.drain.begin(0, {"amqp": "x:5672"})
     assert bench.drain.is_on
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while bench.drain.stage is not Stage.DRAINED:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.001)
     assert (len(bench.clients), bench.is_open, bench.told) == (0, False, 1)

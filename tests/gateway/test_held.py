@@ -14,6 +14,7 @@ from protocols.remoting.delays import RecallHandle
 from store.answers import TopicConfig
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster
+from tests.support.patience import PATIENCE_S
 
 
 class World:
@@ -130,7 +131,7 @@ async def test_a_question_reaches_a_producer_and_its_answer_counts(world: World)
     checks: asyncio.Queue[HalfCheck] = asyncio.Queue()
     undo = world.core.held.answer_checks("P", checks.put_nowait)
     (result,) = await world.send(half("t", b"x"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         check = await checks.get()
     assert (check.message.body, check.message.topic) == (b"x", "t")
     assert (check.place.broker, check.place.position) == (result.broker, result.log_position)
@@ -148,7 +149,7 @@ async def test_a_store_that_comes_back_hears_of_the_producers(world: World) -> N
     await world.stores.stop_store(result.broker)
     world.core.held.answer_checks("P", checks.put_nowait)
     await world.stores.start_store(result.broker)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         check = await checks.get()
     await world.core.held.end_transaction(check.place, is_commit=False)
     assert world.held() == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 from gateway import observing
 from gateway.observing import Observer
 from protocols.errors import Refused
+from tests.support.patience import PATIENCE_S
 
 
 def note(observer: Observer, event: str, topic: str = "t", client_id: str = "c1") -> None:
@@ -24,7 +25,7 @@ def read(file: str) -> tuple[list[dict[str, str]], int]:
 
 
 async def finished(observer: Observer) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while observer.is_tracing:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -15,6 +15,7 @@ from protocols.remoting import private
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
 from tests.support.core import Core, call, messages, until
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key
 
 
@@ -249,7 +250,7 @@ async def test_a_lost_answer_is_settled(world: World) -> None:
     await until(lambda: world.a.held)
     world.a.is_holding = False
     world.a.drop()
-    results = await asyncio.wait_for(send, 5)
+    results = await asyncio.wait_for(send, PATIENCE_S)
     assert results[0].code == Code.OK
     assert [body for _, _, body in world.a.stored()] == [b"1"]
 
@@ -267,7 +268,7 @@ async def test_a_frame_that_never_ran_is_sent_again(world: World) -> None:
     world.a.loses_frames = False
     subscribe(world, "t/+")
     world.a.drop()
-    for results in await asyncio.wait_for(asyncio.gather(*sends), 5):
+    for results in await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S):
         assert results[0].code == Code.OK
     assert [body for _, _, body in world.a.stored()] == [b"0", b"1", b"2"]
     assert {keys for _, keys, _ in world.a.stored()} == {(filter_key("t/+"),)}
@@ -298,7 +299,7 @@ async def test_a_connection_lost_while_settling_loses_nothing(
 
     monkeypatch.setattr(world.a, "_settle", drop_the_second)
     world.a.drop()
-    for results in await asyncio.wait_for(asyncio.gather(*sends), 5):
+    for results in await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S):
         assert results[0].code == Code.OK
     assert len(asked) == 3
     assert [body for _, _, body in world.a.stored()] == [b"0", b"1", b"2"]
@@ -420,9 +421,9 @@ async def test_a_held_call_is_congested_until_its_messages_went(world: World) ->
     pipeline.when_clear(resumed.set, slow)
     free = asyncio.Event()
     pipeline.when_clear(free.set, other)
-    await asyncio.wait_for(free.wait(), 1)
+    await asyncio.wait_for(free.wait(), PATIENCE_S)
     assert not resumed.is_set()
     results = [result[0].code for result in await asyncio.gather(*sends)]
     assert results == [Code.OK] * 4
     assert loop.time() - start >= 0.14
-    await asyncio.wait_for(resumed.wait(), 1)
+    await asyncio.wait_for(resumed.wait(), PATIENCE_S)

@@ -9,6 +9,7 @@ import pytest
 
 from protocols.mqtt.packets import V5, Connect, Disconnect, Reason
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -45,7 +46,7 @@ def argon2(password: str) -> str:
 def tidegate(gateway: Daemon, *words: str, code: int = 0) -> str:
     url = f"http://{gateway.addresses['admin']}"
     command = [sys.executable, "-m", "gateway.cli", *words, "--url", url, "--user", USER]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stderr
     return done.stdout
 

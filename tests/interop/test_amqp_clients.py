@@ -13,6 +13,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQu
 
 from protocols.mqtt.packets import V5, Connect, SubscribeItem
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -73,7 +74,7 @@ class Collector:
         self._changed.set()
 
     async def wait(self, count: int) -> list[AbstractIncomingMessage]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.messages) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -109,7 +110,7 @@ async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: Cluster) ->
         with pytest.raises(aio_pika.exceptions.DeliveryError):
             await exchange.publish(Message(b"refused"), "")
         cluster.other.restart()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     await exchange.publish(Message(b"last"), "")
@@ -245,7 +246,7 @@ async def test_competing_consumers_at_two_gateways(cluster: Cluster) -> None:
                 for number in range(200)
             )
         )
-        await asyncio.wait_for(_together(collectors, 200), 60)
+        await asyncio.wait_for(_together(collectors, 200), PATIENCE_S)
         bodies = [message.body for collector in collectors for message in collector.messages]
         assert sorted(bodies) == sorted(b"%d" % number for number in range(200))
         assert all(collector.messages for collector in collectors)
@@ -285,7 +286,7 @@ def test_pika_confirms_returns_and_consumes(blocking: pika.BlockingConnection) -
         channel.basic_publish("", "nowhere", b"lost", mandatory=True)
     channel.basic_qos(prefetch_count=10)
     bodies = []
-    for method, found, body in channel.consume("pika", inactivity_timeout=10):
+    for method, found, body in channel.consume("pika", inactivity_timeout=PATIENCE_S):
         assert method is not None
         assert found.headers == {"n": 1, "deep": {"a": [1, 2]}}
         if body == b"3" and not method.redelivered:

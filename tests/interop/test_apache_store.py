@@ -16,6 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support import apache_rocketmq
 from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 from tests.support.rocketmq_python import run_grpc_client
 
@@ -59,7 +60,7 @@ def publish(port: int, topic: str, bodies: list[bytes]) -> None:
     client.connect("127.0.0.1", port)
     client.loop_start()
     for body in bodies:
-        client.publish(topic, body, qos=1).wait_for_publish(20)
+        client.publish(topic, body, qos=1).wait_for_publish(PATIENCE_S)
     client.disconnect()
     client.loop_stop()
 
@@ -78,7 +79,7 @@ async def test_amqp_publish_is_consumed_and_acknowledged(gateway: Daemon) -> Non
     """A queue's messages come in order, a rejected one again, an acknowledged one never."""
     url = f"amqp://guest:guest@127.0.0.1:{gateway.port('amqp')}/"
     bodies = [f"job {number}".encode() for number in range(20)]
-    connection = await aio_pika.connect(url, timeout=10)
+    connection = await aio_pika.connect(url, timeout=PATIENCE_S)
     async with connection:
         channel = await connection.channel()
         jobs = await channel.declare_queue("jobs", durable=True)
@@ -86,7 +87,7 @@ async def test_amqp_publish_is_consumed_and_acknowledged(gateway: Daemon) -> Non
             message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
             await channel.default_exchange.publish(message, routing_key="jobs")
         received: list[bytes] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             async with jobs.iterator() as messages:
                 async for message in messages:
                     if len(received) == 3 and not message.redelivered:
@@ -97,7 +98,7 @@ async def test_amqp_publish_is_consumed_and_acknowledged(gateway: Daemon) -> Non
                     if len(received) == len(bodies):
                         break
         assert sorted(received) == sorted(bodies)
-    connection = await aio_pika.connect(url, timeout=10)
+    connection = await aio_pika.connect(url, timeout=PATIENCE_S)
     async with connection:
         channel = await connection.channel()
         jobs = await channel.declare_queue("jobs", durable=True, passive=True)
@@ -115,8 +116,8 @@ def test_mqtt_subscriber_reads_from_apache(gateway: Daemon) -> None:
     client.on_connect = lambda *arguments: client.subscribe("plants/+/alarm", qos=1)
     client.connect("127.0.0.1", gateway.port("mqtt"))
     client.loop_start()
-    assert subscribed.wait(20)
+    assert subscribed.wait(PATIENCE_S)
     publish(gateway.port("mqtt"), "plants/3/alarm", [b"fire"])
-    assert got.get(timeout=20) == b"fire"
+    assert got.get(timeout=PATIENCE_S) == b"fire"
     client.disconnect()
     client.loop_stop()

@@ -11,6 +11,7 @@ import pytest
 
 from protocols.mqtt.packets import V5, V311, Connect, Publish, SubscribeItem
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
@@ -90,11 +91,11 @@ def site() -> Iterator[Site]:
 
 
 def here(site: Site, name: str, gateway: int = 0) -> MqttClient:
-    return MqttClient(site.gateways[gateway].address("mqtt"), Connect(V5, name), wait_s=30)
+    return MqttClient(site.gateways[gateway].address("mqtt"), Connect(V5, name))
 
 
 def there(site: Site, name: str) -> MqttClient:
-    return MqttClient(site.upstream.address, Connect(V311, name), wait_s=30)
+    return MqttClient(site.upstream.address, Connect(V311, name))
 
 
 def texts(packets: list[Publish]) -> list[tuple[str, bytes]]:
@@ -175,7 +176,7 @@ def _metric(gateway: Daemon, name: str) -> float:
     import urllib.request
 
     url = f"http://{gateway.addresses['admin']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(name + " "):
                 return float(line.split()[1])

@@ -19,6 +19,7 @@ from cloudevents.core.bindings.http import (
 )
 from cloudevents.core.v1.event import CloudEvent
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(300)]
@@ -48,8 +49,8 @@ def url_of(gateway: Daemon, path: str) -> str:
 
 def curl(*arguments: str) -> tuple[int, str]:
     """(status, body)."""
-    command = ["curl", "-sS", "-m", "20", "-w", "\n%{http_code}", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    command = ["curl", "-sS", "-m", "100", "-w", "\n%{http_code}", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     body, _, status = ended.stdout.rpartition("\n")
     return int(status), body
@@ -57,7 +58,7 @@ def curl(*arguments: str) -> tuple[int, str]:
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
     request = urllib.request.Request(url, data=body, headers=headers, method="POST")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return answer.status, answer.read()
 
 
@@ -263,7 +264,7 @@ def sink() -> Iterator[Sink]:
 def delivered_count(gateway: Daemon) -> float:
     """How many webhook deliveries this gateway counts."""
     url = f"http://127.0.0.1:{gateway.port('admin')}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         lines = answer.read().decode().splitlines()
     name = "tidegate_webhook_deliveries_total"
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
@@ -294,12 +295,12 @@ def test_webhook_retries_and_survives_its_gateway(
 
     for number in range(5):
         send(other, f"a{number}")
-    wait_until(lambda: len(sink.ids) == 5, "five events", timeout_s=40)
+    wait_until(lambda: len(sink.ids) == 5, "five events")
     assert sink.events[0].get_data() == {"value": 7}
     owner, survivor = (gateway, other) if delivered_count(gateway) else (other, gateway)
     assert not delivered_count(survivor)
     owner.kill()
     for number in range(5):
         send(survivor, f"b{number}")
-    wait_until(lambda: len(sink.ids) == 10, "ten events", timeout_s=60)
+    wait_until(lambda: len(sink.ids) == 10, "ten events")
     assert delivered_count(survivor)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +35,15 @@ def command_of(service: str, folder: Path, namesrv: str = "") -> list[str]:
 
 def publish(daemon: Daemon, topic: str, body: str, *credentials: str) -> None:
     command = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(daemon.port("mqtt")), "-q", "1"]
-    subprocess.run([*command, "-t", topic, "-m", body, *credentials], check=True, timeout=30)
+    subprocess.run(
+        [*command, "-t", topic, "-m", body, *credentials], check=True, timeout=PATIENCE_S
+    )
 
 
 def test_the_services_pass_a_message(tmp_path: Path) -> None:
     """Generated credentials; published at gateway 1, received at gateway 2."""
     command = [sys.executable, "-m", "gateway.cli", *command_of("init", tmp_path), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     password = json.loads(done.stdout)["passwords"]["admin"]
     with Daemons(tmp_path) as daemons:
         namesrv = daemons.start(*command_of("namesrv", tmp_path), name="ns")
@@ -59,7 +62,7 @@ def test_the_services_pass_a_message(tmp_path: Path) -> None:
                 "-oL",
                 "mosquitto_sub",
                 *arguments,
-                *["-t", "plants/#", "-C", "1", "-W", "20", "-d"],
+                *["-t", "plants/#", "-C", "1", "-W", "100", "-d"],
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -67,7 +70,7 @@ def test_the_services_pass_a_message(tmp_path: Path) -> None:
         assert subscriber.stdout is not None
         assert any(line.startswith("Subscribed") for line in subscriber.stdout)
         publish(gateways[0], "plants/1/t", "composed", *login)
-        output, _ = subscriber.communicate(timeout=30)
+        output, _ = subscriber.communicate(timeout=PATIENCE_S)
         assert "composed" in output
 
 

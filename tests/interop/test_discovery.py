@@ -20,6 +20,7 @@ from protocols.remoting.bodies import ClusterInfo, decode_body
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
@@ -31,7 +32,9 @@ def brokers_at(name_server: Daemon) -> set[str]:
     async def ask() -> set[str]:
         client = await RemotingClient.connect(name_server.addresses["namesrv"])
         try:
-            answer = await client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+            answer = await client.request(
+                RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), PATIENCE_S
+            )
         finally:
             await client.close()
         return set(decode_body(ClusterInfo, answer.body).broker_addr_table)
@@ -42,7 +45,7 @@ def brokers_at(name_server: Daemon) -> set[str]:
 def tidegate(*arguments: str) -> Any:
     """A command's JSON."""
     command = [sys.executable, "-m", "gateway.cli", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return json.loads(done.stdout or "[]")
 
 
@@ -57,7 +60,9 @@ def post(gateway: Daemon, topic: str) -> int:
     }
     url = f"http://{gateway.addresses['events']}/topics/{topic}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, b"x", headers), timeout=10) as got:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, b"x", headers), timeout=PATIENCE_S
+        ) as got:
             return int(got.status)
     except urllib.error.HTTPError as error:
         error.close()
@@ -159,7 +164,7 @@ def test_without_name_servers_traffic_goes_on(daemons: Daemons) -> None:
 
     gateway.kill()
     again = daemons.start(*gateway.command[3:], name="again", wait=False)
-    wait_until(lambda: "nothing is known yet" in again.log(), "it says what it lacks", 20)
+    wait_until(lambda: "nothing is known yet" in again.log(), "it says what it lacks")
     names[1].restart()
     again.wait_ready()
     wait_until(lambda: post(again, "mqtt") == 202, "it serves")
@@ -181,7 +186,7 @@ def test_clients_ask_for_gateways(daemons: Daemons) -> None:
 
     def asked(query: str) -> dict[str, Any]:
         url = f"http://{name.addresses['metrics']}/gateways?{query}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return dict(json.load(answer))
 
     wait_until(lambda: len(asked("")["gateways"]) == 2, "both are registered")
@@ -224,7 +229,7 @@ def test_a_fresh_gateway_waits_for_stores_that_are_expected(daemons: Daemons) ->
         name="fresh",
         wait=False,
     )
-    wait_until(lambda: brokers_at(name) == {"b-a"}, "one is back", 20)
+    wait_until(lambda: brokers_at(name) == {"b-a"}, "one is back")
     second.signal(signal.SIGCONT)
     gateway.wait_ready()
     client = connect(gateway, "c1")
@@ -242,7 +247,9 @@ def create_at(store: Daemon, topic: str) -> None:
         client = await RemotingClient.connect(store.addresses["store"])
         fields = {"topic": topic, "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
         fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
-        answer = await client.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+        answer = await client.request(
+            RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields), PATIENCE_S
+        )
         await client.close()
         if answer.code:
             raise Refused(answer.code, topic, answer.remark)  # type: ignore[arg-type]
@@ -259,4 +266,4 @@ def connect(gateway: Daemon, client_id: str) -> paho.Client:
 
 
 def publish(client: paho.Client, topic: str, body: bytes) -> None:
-    client.publish(topic, body, qos=1).wait_for_publish(10)
+    client.publish(topic, body, qos=1).wait_for_publish(PATIENCE_S)

@@ -22,6 +22,7 @@ from tests.demo.checks import read_topic
 from tests.demo.cluster import create_topic
 from tests.demo.devices import IN_FLIGHT_MAX, Device
 from tests.demo.readings import Reading
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(400)]
@@ -62,7 +63,7 @@ def acknowledged(devices: list[Device]) -> int:
 def kill_one(chance: random.Random, victims: list[Daemon], devices: list[Device]) -> str:
     """Kill one daemon at a random moment under load, bring it back, wait for traffic."""
     before = acknowledged(devices)
-    wait_until(lambda: acknowledged(devices) > before + 50, "traffic before the kill", 60)
+    wait_until(lambda: acknowledged(devices) > before + 50, "traffic before the kill")
     threading.Event().wait(chance.uniform(0.0, 0.15))
     victim = chance.choice(victims)
     at = " ".join(f"{device.name}-{len(device.acknowledged)}" for device in devices)
@@ -113,7 +114,7 @@ def _post(url: str, body: dict[str, object]) -> dict[str, list[dict[str, dict[st
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
         return json.load(response)
 
 
@@ -139,10 +140,10 @@ def test_nothing_acknowledged_is_lost_to_kills(tmp_path: Path) -> None:
         finally:
             load.stop()
         for device in devices:
-            device.join(60)
+            device.join(PATIENCE_S)
         wanted = set().union(*(device.acknowledged for device in devices))
         address = namesrv.addresses["namesrv"]
-        wait_until(lambda: has_route(address), "the topic's route at the name server", 20)
+        wait_until(lambda: has_route(address), "the topic's route at the name server")
         stored = read_topic(address, TOPIC)
         by_pop = popped(gateways[0].port("events"))
     print(f"killed {dict(killed)}; {len(wanted)} acknowledged, {stored.duplicate_count} twice")

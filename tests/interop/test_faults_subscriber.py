@@ -21,6 +21,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from tests.demo.cluster import create_topic
 from tests.demo.devices import Device
 from tests.interop.test_faults_kill9 import PUBLISHERS, TOPIC, Load, kill_one, lacking
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons, wait_until
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(300)]
@@ -46,7 +47,7 @@ class Watcher:
         self._client.on_disconnect = self._move
         self._client.connect("127.0.0.1", ports[0], keepalive=10)
         self._client.loop_start()
-        assert self._subscribed.wait(20)
+        assert self._subscribed.wait(PATIENCE_S)
 
     def close(self) -> None:
         self._client.on_disconnect = None
@@ -95,9 +96,9 @@ def test_a_durable_subscriber_misses_nothing(tmp_path: Path) -> None:
             finally:
                 load.stop()
             for device in devices:
-                device.join(60)
+                device.join(PATIENCE_S)
             wanted = set().union(*(device.acknowledged for device in devices))
-            wait_until(lambda: wanted <= watcher.received.keys(), "everything delivered", 40)
+            wait_until(lambda: wanted <= watcher.received.keys(), "everything delivered")
         except AssertionError as error:
             wanted = set().union(*(device.acknowledged for device in devices))
             error.add_note(f"not delivered: {lacking(wanted, watcher.received)}")

@@ -13,6 +13,7 @@ from protocols.grpc.adapter import SERVICE
 from protocols.grpc.mapping import duration_of
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 from tests.support.rocketmq_python import run_case
 
@@ -63,7 +64,7 @@ class Client:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
-        return await method(request, metadata=METADATA, timeout=20)
+        return await method(request, metadata=METADATA, timeout=PATIENCE_S)
 
     async def send(self, body: bytes) -> None:
         system = v2.SystemProperties(message_id="01" + body.hex().zfill(32)[-32:])
@@ -84,7 +85,7 @@ class Client:
             invisible_duration=duration_of(60_000),
             long_polling_timeout=duration_of(wait_ms),
         )
-        return method(request, metadata=METADATA, timeout=30)
+        return method(request, metadata=METADATA, timeout=PATIENCE_S)
 
     async def messages(self, *, wait_ms: int = 5000) -> list[v2.Message]:
         return [

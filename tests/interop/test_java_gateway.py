@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import java_clients
 from tests.support.java_clients import PROGRAMS, java_command, parse_received
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -102,7 +103,7 @@ def test_killed_consumer_loses_nothing(site: Site) -> None:
     command = java_command(PROGRAMS["push"], *arguments, "--stall", "true")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        watchdog = threading.Timer(60, process.kill)
+        watchdog = threading.Timer(PATIENCE_S, process.kill)
         watchdog.start()
         seen: list[str] = []
         for line in process.stdout:

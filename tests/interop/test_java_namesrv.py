@@ -16,6 +16,7 @@ from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from tests.support import apache_rocketmq, java_clients
 from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -40,7 +41,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 async def known_brokers(namesrv: str) -> list[str]:
     client = await RemotingClient.connect(namesrv)
     try:
-        answer = await client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = await client.request(
+            RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), PATIENCE_S
+        )
         return list(decode_body(ClusterInfo, answer.body).broker_addr_table)
     finally:
         await client.close()

@@ -16,6 +16,7 @@ from paho.mqtt.properties import Properties
 
 from tests.demo.cluster import create_topic
 from tests.support import java_clients
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 from tests.support.webhook_sink import WebhookSink
 
@@ -46,7 +47,7 @@ class MqttReader:
         properties.SessionExpiryInterval = 3600
         client.connect("127.0.0.1", port, clean_start=False, properties=properties)
         client.loop_start()
-        assert ready.wait(20)
+        assert ready.wait(PATIENCE_S)
         self._client = client
 
     def _take(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
@@ -71,7 +72,7 @@ async def read_queue(port: int, count: int) -> list[str]:
     async with connection:
         channel = await connection.channel()
         inbox = await channel.get_queue("late-inbox")
-        async with inbox.iterator(timeout=20) as messages:
+        async with inbox.iterator(timeout=PATIENCE_S) as messages:
             async for message in messages:
                 found.append(message.body.decode())
                 await message.ack()
@@ -92,7 +93,7 @@ def add_webhook(port: int, url: str) -> None:
         {"Content-Type": "application/json"},
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status in (200, 201)
 
 
@@ -111,15 +112,15 @@ async def test_direct_sends_reach_everybody_over_the_death_of_the_gateway(
         add_webhook(gateway.port("events"), sink.url)
         first, second = [f"a{n}" for n in range(5)], [f"b{n}" for n in range(5)]
         send(namesrv, first)
-        wait_until(lambda: len(reader.bodies) == 5, "the first half by MQTT", 20)
+        wait_until(lambda: len(reader.bodies) == 5, "the first half by MQTT")
         gateway.kill()
         reader.close()
         send(namesrv, second)
         gateway.restart()
         reader.connect(gateway.port("mqtt"))
         wanted = sorted(first + second)
-        wait_until(lambda: len(reader.bodies) >= 10, "all of them by MQTT", 30)
-        wait_until(lambda: len(set(sink.bodies)) >= 10, "all of them at the webhook", 30)
+        wait_until(lambda: len(reader.bodies) >= 10, "all of them by MQTT")
+        wait_until(lambda: len(set(sink.bodies)) >= 10, "all of them at the webhook")
         assert sorted(reader.bodies) == wanted
         assert sorted({body.decode() for body in sink.bodies}) == wanted
         assert sorted(await read_queue(gateway.port("amqp"), 10)) == wanted

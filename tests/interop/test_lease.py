@@ -22,14 +22,14 @@ def test_a_stopped_gateway_comes_back_on_its_ports() -> None:
         gateway.signal(signal.SIGSTOP)
         time.sleep(5.0)
         gateway.signal(signal.SIGCONT)
-        wait_until(lambda: "joined again" in gateway.log(), "a new lease", 20)
+        wait_until(lambda: "joined again" in gateway.log(), "a new lease")
         publish = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt"))]
 
         def is_served() -> bool:
             done = subprocess.run([*publish, "-t", "x", "-m", "1", "-q", "1"], capture_output=True)
             return done.returncode == 0
 
-        wait_until(is_served, "a publish at the old port", 20)
+        wait_until(is_served, "a publish at the old port")
         subscriber.terminate()
         subscriber.wait()
         assert gateway.process.poll() is None

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import LISTENERS, Daemons
 
 pytestmark = pytest.mark.client
@@ -58,5 +59,5 @@ def test_silent_handshakes_are_closed_and_nonsense_harms_nobody() -> None:
         assert took > HANDSHAKE_S - 1
         assert up.process.poll() is None
         for name in LISTENERS:
-            socket.create_connection(up.address(name), timeout=5).close()
+            socket.create_connection(up.address(name), timeout=PATIENCE_S).close()
         assert "Traceback" not in up.log()

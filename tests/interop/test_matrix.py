@@ -27,6 +27,7 @@ from paho.mqtt.properties import Properties
 
 from tests.demo.cluster import create_topic
 from tests.support.java_clients import run_java
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 from tests.support.rocketmq_python import run_grpc_client
 
@@ -71,7 +72,7 @@ class MqttReceiver:
         self._client.on_connect = lambda *a: self._client.subscribe(f"{TOPIC}/#", qos=1)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
-        assert self._subscribed.wait(20)
+        assert self._subscribed.wait(PATIENCE_S)
 
     def _take(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
         properties = dict(getattr(message.properties, "UserProperty", []))
@@ -91,7 +92,7 @@ class AmqpReceiver:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run(port)))
         self._thread.start()
-        error = self._ready.get(timeout=20)
+        error = self._ready.get(timeout=PATIENCE_S)
         assert error is None, error
 
     async def _run(self, port: int) -> None:
@@ -116,7 +117,7 @@ class AmqpReceiver:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
 
 
 def _text(value: object) -> str:
@@ -136,7 +137,7 @@ def publish_mqtt(gateway: Daemon, body: str) -> None:
     client.connect("127.0.0.1", gateway.port("mqtt"))
     client.loop_start()
     info = client.publish(f"{TOPIC}/m", body.encode(), qos=1, properties=properties)
-    info.wait_for_publish(20)
+    info.wait_for_publish(PATIENCE_S)
     assert info.is_published()
     client.disconnect()
     client.loop_stop()
@@ -166,7 +167,7 @@ def publish_cloudevents(gateway: Daemon, body: str) -> None:
     message = to_binary_event(CloudEvent(attributes, body))
     url = f"http://127.0.0.1:{gateway.port('events')}/topics/{TOPIC}"
     request = urllib.request.Request(url, bytes(message.body), dict(message.headers), method="POST")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status == 202
 
 
@@ -201,7 +202,7 @@ def receive_cloudevents(gateway: Daemon, count: int) -> list[Received]:
             _post(f"{base}:acknowledge", {"lockTokens": tokens})
         return len(found) >= count
 
-    wait_until(pull, f"{count} events by HTTP pull", 30)
+    wait_until(pull, f"{count} events by HTTP pull")
     return found
 
 
@@ -209,7 +210,7 @@ def _post(url: str, body: dict[str, object]) -> dict[str, Any]:
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
         answer: dict[str, Any] = json.load(response)
         return answer
 

@@ -12,6 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.properties import Properties
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -48,11 +49,11 @@ class Paho:
     def connect(self, address: tuple[str, int]) -> None:
         self.client.connect(*address)
         self.client.loop_start()
-        assert self.done.get(timeout=10) == "connected"
+        assert self.done.get(timeout=PATIENCE_S) == "connected"
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         self.client.subscribe(topic_filter, qos)
-        assert self.done.get(timeout=10) == "subscribed"
+        assert self.done.get(timeout=PATIENCE_S) == "subscribed"
 
     def close(self) -> None:
         self.client.disconnect()
@@ -70,8 +71,8 @@ def test_paho(gateways: Gateways, version: int, transport: str) -> None:
     pub.connect(gateways[1].address(listener))
     sub.subscribe(f"{name}/#", 2)
     for qos in (0, 1, 2):
-        pub.client.publish(f"{name}/{qos}", f"qos {qos}", qos).wait_for_publish(10)
-    found = {sub.messages.get(timeout=10).topic for _ in range(3)}
+        pub.client.publish(f"{name}/{qos}", f"qos {qos}", qos).wait_for_publish(PATIENCE_S)
+    found = {sub.messages.get(timeout=PATIENCE_S).topic for _ in range(3)}
     assert found == {f"{name}/{qos}" for qos in (0, 1, 2)}
     sub.close()
     pub.close()
@@ -88,8 +89,8 @@ def test_paho_properties(gateways: Gateways) -> None:
     properties.CorrelationData = b"\x00\xfe"
     properties.ContentType = "text/plain"
     properties.UserProperty = [("k", "1"), ("k", "2")]
-    pub.client.publish("props/ask", "?", 1, properties=properties).wait_for_publish(10)
-    got = sub.messages.get(timeout=10).properties
+    pub.client.publish("props/ask", "?", 1, properties=properties).wait_for_publish(PATIENCE_S)
+    got = sub.messages.get(timeout=PATIENCE_S).properties
     assert got is not None
     assert (got.ResponseTopic, got.CorrelationData, got.ContentType, got.UserProperty) == (
         "props/answers",
@@ -111,7 +112,7 @@ async def test_aiomqtt(gateways: Gateways) -> None:
         await pub.publish("aio/kept", "r", qos=1, retain=True)
         await sub.subscribe("aio/#", qos=1)
         await pub.publish("aio/live", "l", qos=1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             found = [(str(m.topic), m.payload, m.retain) async for m in take(sub, 2)]
     assert found == [("aio/kept", b"r", True), ("aio/live", b"l", False)]
 
@@ -134,7 +135,7 @@ def test_mosquitto_clients(gateways: Gateways, version: str) -> None:
     common = ["-V", f"mqttv{version}", "-q", "2"]
     subscribing = subprocess.Popen(
         ["stdbuf", "-oL", "mosquitto_sub", "-h", host, "-p", str(port), "-t", f"{topic}/#",
-         "-C", "2", "-W", "20", "-v", "-d", *common],
+         "-C", "2", "-W", "100", "-v", "-d", *common],
         stdout=subprocess.PIPE,
         text=True,
     )  # fmt: skip
@@ -146,9 +147,9 @@ def test_mosquitto_clients(gateways: Gateways, version: str) -> None:
             ["mosquitto_pub", "-h", other, "-p", str(other_port), "-t", f"{topic}/x", "-m", body,
              *common],
             check=True,
-            timeout=20,
+            timeout=PATIENCE_S,
         )  # fmt: skip
-    output, _ = subscribing.communicate(timeout=20)
+    output, _ = subscribing.communicate(timeout=PATIENCE_S)
     lines = [line for line in output.splitlines() if line.startswith(topic)]
     assert lines == [f"{topic}/x one", f"{topic}/x two"]
 

@@ -22,6 +22,7 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -133,7 +134,7 @@ async def test_take_over_at_another_gateway(cluster: Cluster) -> None:
 async def test_the_will_of_a_dead_gateways_client(cluster: Cluster) -> None:
     """Published once, by another gateway, when the lease has ended."""
     victim = cluster.gateway("gw-doomed")
-    async with MqttClient(cluster.one.address("mqtt"), Connect(V5, "heir"), wait_s=15) as sub:
+    async with MqttClient(cluster.one.address("mqtt"), Connect(V5, "heir")) as sub:
         await sub.subscribe(SubscribeItem("wills/#", 1))
         connect = Connect(V5, "doomed", will=Will("wills/doomed", b"gone", 1))
         async with MqttClient(victim.address("mqtt"), connect):
@@ -179,12 +180,12 @@ async def test_shared_subscriptions_over_gateways(cluster: Cluster) -> None:
 
         reading = [asyncio.create_task(read(one, got, True))]
         late = asyncio.create_task(read(two, left, False))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(got) + len(left) < 20:  # noqa: ASYNC110 # processes, not our state
                 await asyncio.sleep(0.01)
         late.cancel()
         two.drop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(got) < 20:  # noqa: ASYNC110 # processes, not our state
                 await asyncio.sleep(0.01)
         reading[0].cancel()

@@ -22,6 +22,7 @@ from paho.mqtt.properties import Properties
 
 from gateway.identity import hash_password
 from protocols import clock
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
@@ -104,7 +105,7 @@ def system() -> Iterator[System]:
 def run(*words: str, code: int | None = 0) -> str:
     """A command's output; *code* None: whatever it ends with."""
     command = [sys.executable, "-m", "gateway.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert code in (None, done.returncode), done.stdout + done.stderr
     return done.stdout
 
@@ -129,14 +130,14 @@ def publish(gateway: Daemon, *topics: str, **properties: str) -> None:
     told = Properties(PacketTypes.PUBLISH)
     told.UserProperty = [*properties.items()]
     for topic in topics:
-        client.publish(topic, b"x", qos=1, properties=told).wait_for_publish(30)
+        client.publish(topic, b"x", qos=1, properties=told).wait_for_publish(PATIENCE_S)
     client.disconnect()
     client.loop_stop()
 
 
 def get(address: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -16,6 +16,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
@@ -68,7 +69,7 @@ class System(NamedTuple):
             [*command, "--count", str(count), "-n", address],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=True,
         )
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -109,7 +110,7 @@ def client(system: System) -> Iterator[paho.Client]:
 
 
 def publish(client: paho.Client, topic: str, body: str) -> None:
-    client.publish(topic, body, qos=1).wait_for_publish(10)
+    client.publish(topic, body, qos=1).wait_for_publish(PATIENCE_S)
 
 
 def test_a_route_rewrites_topic_key_and_tag(system: System, client: paho.Client) -> None:
@@ -143,7 +144,7 @@ def test_weights_share_by_key_and_a_subscriber_sees_all(
     subscribed = threading.Event()
     client.on_subscribe = lambda *_: subscribed.set()
     client.subscribe("canary/#", 1)
-    assert subscribed.wait(10)
+    assert subscribed.wait(PATIENCE_S)
     others = []
     for number in range(12):
         device = paho.Client(CallbackAPIVersion.VERSION2, f"dev-{number}", protocol=paho.MQTTv5)
@@ -207,14 +208,14 @@ def test_failover_goes_to_the_other_cluster(system: System, client: paho.Client)
         publish(client, "safe/1", "after")
         return any(m["subject"] == "safe/1" for m in system.messages("eu", "mqtt"))
 
-    wait_until(is_moved, "the circuit opens, three seconds after the store was lost", 20)
+    wait_until(is_moved, "the circuit opens, three seconds after the store was lost")
     system.stores["us"].restart()
 
     def is_back() -> bool:
         publish(client, "safe/2", "back")
         return any(m["subject"] == "safe/2" for m in system.messages("us", "mqtt"))
 
-    wait_until(is_back, "the route goes to its own cluster again", 20)
+    wait_until(is_back, "the route goes to its own cluster again")
 
 
 def post(system: System, topic: str, *header: str) -> tuple[int, str]:
@@ -230,7 +231,7 @@ def post(system: System, topic: str, *header: str) -> tuple[int, str]:
     url = f"http://{system.gateway.addresses['events']}/topics/{topic}"
     request = urllib.request.Request(url, b"x", headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return response.status, response.headers.get("Retry-After", "")
     except urllib.error.HTTPError as error:
         error.close()

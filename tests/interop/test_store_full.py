@@ -24,6 +24,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from tests.demo.cluster import create_topic
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(120)]
@@ -70,7 +71,7 @@ def publish_http(up: Daemon) -> int:
     url = f"http://127.0.0.1:{up.port('events')}/topics/{TOPIC}"
     request = urllib.request.Request(url, BODY, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -116,7 +117,7 @@ async def publish_grpc(up: Daemon) -> int:
         message = v2.Message(topic=v2.Resource(name=TOPIC), body=BODY, system_properties=system)
         request = pb.SendMessageRequest(messages=[message])
         metadata = (("x-mq-client-id", "host@1@0@abc"),)
-        answer = await method(request, metadata=metadata, timeout=20)
+        answer = await method(request, metadata=metadata, timeout=PATIENCE_S)
         return int(answer.status.code)
 
 
@@ -152,11 +153,11 @@ async def test_a_full_store_refuses_in_each_protocols_words(
     assert await publish_grpc(up) == Code.MASTER_PERSISTENCE_TIMEOUT
     assert await publish_remoting(up) == ResponseCode.SERVICE_NOT_AVAILABLE
     for _ in range(count):
-        message = await inbox.get(timeout=20)
+        message = await inbox.get(timeout=PATIENCE_S)
         assert len(message.body) == len(BODY)
         await message.ack()
     assert await inbox.get(fail=False) is None  # what was refused is not there
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while await asyncio.to_thread(publish_http, up) != 202:
             pass  # the store looks once a second at what may go
     assert await publish_mqtt(up, V5) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
 pytestmark = [
@@ -20,7 +21,7 @@ def subscribe(daemon: Daemon, topic: str, count: int) -> "subprocess.Popen[str]"
     """A subscriber that has its SUBACK when this returns and ends after *count* messages."""
     command = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(daemon.port("mqtt")), "-q", "1"]
     process = subprocess.Popen(
-        ["stdbuf", "-oL", *command, "-t", topic, "-C", str(count), "-W", "20", "-F", "%p", "-d"],
+        ["stdbuf", "-oL", *command, "-t", topic, "-C", str(count), "-W", "100", "-F", "%p", "-d"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -34,11 +35,13 @@ def subscribe(daemon: Daemon, topic: str, count: int) -> "subprocess.Popen[str]"
 
 def publish(daemon: Daemon, topic: str, body: str, version: str = "311") -> None:
     command = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(daemon.port("mqtt")), "-q", "1"]
-    subprocess.run([*command, "-t", topic, "-m", body, "-V", version], check=True, timeout=20)
+    subprocess.run(
+        [*command, "-t", topic, "-m", body, "-V", version], check=True, timeout=PATIENCE_S
+    )
 
 
 def received(process: "subprocess.Popen[str]") -> list[str]:
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     return [line for line in output.splitlines() if not line.startswith(("Client", "Subscribed"))]
 
 
@@ -105,7 +108,7 @@ def test_clients_are_listed_and_kicked() -> None:
             method="DELETE",
             headers={"Authorization": f"Bearer {token}"},
         )
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             assert json.load(response) == {"kicked": 1}
         wait_until(
             lambda: (
@@ -119,4 +122,4 @@ def test_clients_are_listed_and_kicked() -> None:
 
 
 def get(daemon: Daemon, path: str):  # type: ignore[no-untyped-def]
-    return urllib.request.urlopen(f"http://{daemon.addresses['admin']}{path}", timeout=10)
+    return urllib.request.urlopen(f"http://{daemon.addresses['admin']}{path}", timeout=PATIENCE_S)

@@ -33,6 +33,7 @@ from protocols.remoting.discovery import GatewayRegister
 from protocols.remoting.discovery import encode_body as encode_private
 from protocols.remoting.private import PrivateCode
 from protocols.remoting.signing import sign
+from tests.support.patience import PATIENCE_S
 
 TOPIC = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)
 
@@ -71,12 +72,12 @@ def register(body: bytes | None = None, **changes: str) -> RemotingCommand:
 
 
 async def ask(client: RemotingClient, code: int, **fields: str) -> RemotingCommand:
-    return await client.request(RemotingCommand(code, fields))
+    return await client.request(RemotingCommand(code, fields), PATIENCE_S)
 
 
 async def test_register_route_cluster_lists(client: RemotingClient) -> None:
     """What mqadmin's topicRoute, clusterList and topicList ask for."""
-    assert (await client.request(register())).code == ResponseCode.SUCCESS
+    assert (await client.request(register(), PATIENCE_S)).code == ResponseCode.SUCCESS
     answer = await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
     route = decode_body(RouteData, answer.body)
     assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911"}
@@ -133,10 +134,10 @@ async def test_every_code_answers(client: RemotingClient) -> None:
 async def test_broker_gone_from_routes(client: RemotingClient, server: NameServer) -> None:
     """A broker whose connection ends leaves the routes (here after 50 ms, by default 1 s)."""
     broker = await RemotingClient.connect(server.address)
-    await broker.request(register(heartbeatTimeoutMillis="120000"))
+    await broker.request(register(heartbeatTimeoutMillis="120000"), PATIENCE_S)
     assert (await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 0
     await broker.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while (await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 0:
             pass
     answer = await ask(client, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -144,7 +145,7 @@ async def test_broker_gone_from_routes(client: RemotingClient, server: NameServe
 
 
 async def test_unregister(client: RemotingClient) -> None:
-    await client.request(register())
+    await client.request(register(), PATIENCE_S)
     fields = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c"}
     answer = await ask(client, RequestCode.UNREGISTER_BROKER, brokerId="0", **fields)
     assert answer.code == 0
@@ -154,20 +155,20 @@ async def test_unregister(client: RemotingClient) -> None:
 
 async def test_data_version(client: RemotingClient) -> None:
     """A broker asks whether its table is known before it sends it."""
-    await client.request(register())
+    await client.request(register(), PATIENCE_S)
     question = RemotingCommand(
         RequestCode.QUERY_DATA_VERSION,
         {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c"},
         b'{"counter":0,"stateVersion":0,"timestamp":0}',
     )
-    answer = await client.request(question)
+    answer = await client.request(question, PATIENCE_S)
     assert answer.fields == {"changed": "false"}
     question.body = b'{"counter":1,"stateVersion":0,"timestamp":0}'
-    assert (await client.request(question)).fields == {"changed": "true"}
+    assert (await client.request(question, PATIENCE_S)).fields == {"changed": "true"}
 
 
 async def test_write_permission_and_topic_deletion(client: RemotingClient) -> None:
-    await client.request(register())
+    await client.request(register(), PATIENCE_S)
     answer = await ask(client, RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
     assert answer.fields == {"wipeTopicCount": "1"}
     answer = await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
@@ -185,7 +186,7 @@ async def test_key_value_table_survives(
     """An answered change is in the file; a name server started on it knows it."""
     fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
     assert (await ask(client, RequestCode.PUT_KV_CONFIG, **fields)).code == 0
-    await client.request(register())
+    await client.request(register(), PATIENCE_S)
     answer = await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
     assert decode_body(RouteData, answer.body).order_topic_conf == "broker-a:4"
     again = NameServer(NamesrvConfig(bind="127.0.0.1:0", data=tmp_path))
@@ -222,7 +223,7 @@ async def test_compressed_registration(client: RemotingClient) -> None:
     )
     body = zlib.compress(plain)
     crc = str(zlib.crc32(body) & 0x7FFFFFFF)
-    answer = await client.request(register(body, compressed="true", bodyCrc32=crc))
+    answer = await client.request(register(body, compressed="true", bodyCrc32=crc), PATIENCE_S)
     assert answer.code == 0
     answer = await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="C")
     assert decode_body(RouteData, answer.body).queue_datas[0].read_queue_nums == 8
@@ -241,7 +242,7 @@ async def test_damaged_registration(
     client: RemotingClient, body: bytes, changes: dict[str, str]
 ) -> None:
     """Refused with the reason; nothing is registered."""
-    answer = await client.request(register(body, **changes))
+    answer = await client.request(register(body, **changes), PATIENCE_S)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark
 
@@ -253,10 +254,10 @@ async def test_credentials(tmp_path: Path) -> None:
     await server.start()
     assert server.handler is not None
     client = local_pair(server.handler)
-    assert (await client.request(register())).code == ResponseCode.NO_PERMISSION
+    assert (await client.request(register(), PATIENCE_S)).code == ResponseCode.NO_PERMISSION
     signed = register()
     sign(signed, "key", "secret")
-    assert (await client.request(signed)).code == 0
+    assert (await client.request(signed, PATIENCE_S)).code == 0
     assert (await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 0
     await client.close()
     await server.stop()
@@ -274,13 +275,13 @@ async def test_acting_master_notification(server: NameServer) -> None:
     slave = await RemotingClient.connect(
         server.address, push=lambda peer, commands: pushed.put_nowait(commands[0])
     )
-    await master.request(register(enableActingMaster="true"))
+    await master.request(register(enableActingMaster="true"), PATIENCE_S)
     await slave.request(
         register(brokerId="1", brokerAddr="127.0.0.1:20911", enableActingMaster="true")
     )
     fields = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c"}
     await ask(master, RequestCode.UNREGISTER_BROKER, brokerId="0", **fields)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         told = await pushed.get()
     assert told.code == RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
     assert told.fields["minBrokerId"] == "1"
@@ -292,7 +293,9 @@ async def test_gateways(client: RemotingClient, server: NameServer) -> None:
     """A gateway tells its listeners; the command lists them while it is connected."""
     gateway = await RemotingClient.connect(server.address)
     body = encode_private(GatewayRegister(gateway="gw-1", protocols={"mqtt": "127.0.0.1:1883"}))
-    answer = await gateway.request(RemotingCommand(PrivateCode.GATEWAY_REGISTER, body=body))
+    answer = await gateway.request(
+        RemotingCommand(PrivateCode.GATEWAY_REGISTER, body=body), PATIENCE_S
+    )
     assert answer.code == 0
     runner = CliRunner()
     arguments = ["gateways", "--namesrvAddr", server.address, "--json"]
@@ -301,7 +304,7 @@ async def test_gateways(client: RemotingClient, server: NameServer) -> None:
     listed = await asyncio.to_thread(runner.invoke, command, arguments[:-1])
     assert listed.output == "gw-1  connections=0 messages/s=0  mqtt=127.0.0.1:1883\n"
     await gateway.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await ask(client, PrivateCode.GATEWAY_LIST)
             if msgspec.msgpack.decode(answer.body) in ({}, {"gateways": []}):

@@ -34,6 +34,7 @@ from protocols.remoting.discovery import (
 )
 from protocols.remoting.discovery import encode_body as encode_private
 from protocols.remoting.private import PrivateCode
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ async def watch(client: RemotingClient, since: RouteChanges | None, wait_ms: int
         wait_ms=wait_ms,
     )
     command = RemotingCommand(PrivateCode.ROUTE_WATCH, None, encode_private(asked), is_binary=True)
-    answer = await client.request(command, 30.0)
+    answer = await client.request(command, PATIENCE_S)
     assert answer.code == 0
     assert DEFLATED not in answer.fields
     return msgspec.msgpack.decode(answer.body, type=RouteChanges)
@@ -87,28 +88,28 @@ async def watch(client: RemotingClient, since: RouteChanges | None, wait_ms: int
 
 async def topics(client: RemotingClient) -> set[str]:
     command = RemotingCommand(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"})
-    return set(json.loads((await client.request(command)).body)["topicList"])
+    return set(json.loads((await client.request(command, PATIENCE_S)).body)["topicList"])
 
 
 async def test_a_changed_topic_is_registered_alone(client: RemotingClient) -> None:
     """The others stay; a name server that has another table asks for all of it."""
-    answer = await client.request(register(1, "T", "U"))
+    answer = await client.request(register(1, "T", "U"), PATIENCE_S)
     assert answer.fields[TAKES_CHANGES] == "true"
     changed = register(3, "V", **{CHANGES_SINCE: "7:1", DROPPED_TOPICS: "U,never"})
-    assert (await client.request(changed)).code == ResponseCode.SUCCESS
+    assert (await client.request(changed, PATIENCE_S)).code == ResponseCode.SUCCESS
     assert await topics(client) == {"T", "V"}
     stale = register(4, "W", **{CHANGES_SINCE: "7:1"})
-    assert (await client.request(stale)).code == ResponseCode.BROKER_NOT_EXIST
+    assert (await client.request(stale, PATIENCE_S)).code == ResponseCode.BROKER_NOT_EXIST
     unknown = register(4, "W", broker="b", **{CHANGES_SINCE: "7:1"})
-    assert (await client.request(unknown)).code == ResponseCode.BROKER_NOT_EXIST
+    assert (await client.request(unknown, PATIENCE_S)).code == ResponseCode.BROKER_NOT_EXIST
     damaged = register(4, "W", **{CHANGES_SINCE: "x"})
-    assert (await client.request(damaged)).code == ResponseCode.SYSTEM_ERROR
+    assert (await client.request(damaged, PATIENCE_S)).code == ResponseCode.SYSTEM_ERROR
     assert await topics(client) == {"T", "V"}
 
 
 async def test_watching_is_answered_by_change(client: RemotingClient) -> None:
     """Everything first; then only what is new, when it is; nothing when the wait is over."""
-    await client.request(register(1, "T", "U"))
+    await client.request(register(1, "T", "U"), PATIENCE_S)
     first = await watch(client, None, 5000)
     assert first.is_full
     assert sorted(row[0] for row in first.topics["a"]) == ["T", "U"]
@@ -116,12 +117,12 @@ async def test_watching_is_answered_by_change(client: RemotingClient) -> None:
     quiet = await watch(client, first, 30)
     assert (quiet.version, quiet.topics) == (first.version, {})
     held = asyncio.ensure_future(watch(client, first, 5000))
-    await client.request(register(2, **{CHANGES_SINCE: "7:1", DROPPED_TOPICS: "U"}))
+    await client.request(register(2, **{CHANGES_SINCE: "7:1", DROPPED_TOPICS: "U"}), PATIENCE_S)
     news = await held
     assert (news.is_full, news.topics) == (False, {"a": [("U", -1, -1, 0)]})
     held = asyncio.ensure_future(watch(client, news, 5000))
     other = await RemotingClient.connect(client.peer.address)
-    await other.request(register(1, "B", broker="b"))
+    await other.request(register(1, "B", broker="b"), PATIENCE_S)
     assert {item.name for item in (await held).brokers} == {"a", "b"}
     held = asyncio.ensure_future(watch(client, await watch(client, None, 0), 5000))
     await other.close()
@@ -152,13 +153,13 @@ async def test_brokers_of_the_last_run_are_expected(tmp_path: Path) -> None:
         client = await RemotingClient.connect(server.address)
         if step == 0:
             for name in "abd":
-                await client.request(register(1, "T", broker=name))
+                await client.request(register(1, "T", broker=name), PATIENCE_S)
             leave = register(1, broker="b")
             leave.code = RequestCode.UNREGISTER_BROKER
-            await client.request(leave)
+            await client.request(leave, PATIENCE_S)
         else:
             assert (await watch(client, None, 0)).expected == ["a", "d"]
-            await client.request(register(1, "T"))
+            await client.request(register(1, "T"), PATIENCE_S)
             assert (await watch(client, None, 0)).expected == ["d"]
         await client.close()
         await server.stop()
@@ -177,7 +178,7 @@ async def test_hot_settings_are_an_allow_list(client: RemotingClient) -> None:
     assert refused.code == ResponseCode.NO_PERMISSION
     assert "kvConfigPath" in refused.remark
     assert (await update("topics_max=many")).code == ResponseCode.NO_PERMISSION
-    answer = await client.request(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
+    answer = await client.request(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG), PATIENCE_S)
     lines = bytes(answer.body).decode().splitlines()
     assert {"order_topics=true", "topics_max=5", "supportActingMaster=false"} <= set(lines)
 
@@ -186,14 +187,14 @@ async def route(client: RemotingClient, version: int = 493, **fields: str) -> by
     command = RemotingCommand(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **fields}, version=version
     )
-    answer = await client.request(command)
+    answer = await client.request(command, PATIENCE_S)
     assert answer.code == 0, answer.remark
     return bytes(answer.body)
 
 
 async def test_routes_have_the_bytes_of_apaches(client: RemotingClient) -> None:
     """As captured from 5.4.0; clients before 4.9.4 get broker ids without quotes."""
-    await client.request(register(1, "T", broker="broker-a"))
+    await client.request(register(1, "T", broker="broker-a"), PATIENCE_S)
     whole = (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:98"},"brokerName":"broker-a",'
         b'"cluster":"c","enableActingMaster":false}],"filterServerTable":{},"queueDatas":'
@@ -203,7 +204,7 @@ async def test_routes_have_the_bytes_of_apaches(client: RemotingClient) -> None:
     assert await route(client) == whole
     assert await route(client, version=400) == whole.replace(b'"0"', b"0")
     assert await route(client, version=400, acceptStandardJsonOnly="true") == whole
-    answer = await client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    answer = await client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), PATIENCE_S)
     assert bytes(answer.body) == (
         b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:98"},"brokerName":'
         b'"broker-a","cluster":"c","enableActingMaster":false}},'
@@ -213,8 +214,8 @@ async def test_routes_have_the_bytes_of_apaches(client: RemotingClient) -> None:
 
 async def test_clients_of_a_zone_are_shown_its_brokers(client: RemotingClient) -> None:
     """When they ask for it, as Apache's clients do with ``rocketmq.zone.mode``."""
-    await client.request(register(1, "T", zoneName="z1"))
-    await client.request(register(1, "T", broker="b", zoneName="z2"))
+    await client.request(register(1, "T", zoneName="z1"), PATIENCE_S)
+    await client.request(register(1, "T", broker="b", zoneName="z2"), PATIENCE_S)
     for zone, names in (("Z1", ["a"]), ("z2", ["b"]), ("", ["a", "b"])):
         body = await route(client, __ZONE_MODE="true", __ZONE_NAME=zone)
         found = decode_body(RouteData, body)
@@ -225,7 +226,7 @@ async def test_clients_of_a_zone_are_shown_its_brokers(client: RemotingClient) -
 async def test_a_replica_acts_for_its_master(client: RemotingClient) -> None:
     """For reading, when the name server is set so and the broker registered so."""
     fields = {"brokerId": "2", "enableActingMaster": "true"}
-    await client.request(register(1, "T", **fields))
+    await client.request(register(1, "T", **fields), PATIENCE_S)
     assert decode_body(RouteData, await route(client)).broker_datas[0].broker_addrs.keys() == {2}
     await client.request(
         RemotingCommand(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"supportActingMaster=true")

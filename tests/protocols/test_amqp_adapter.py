@@ -21,6 +21,7 @@ from protocols.canonical import Call, Head, Identity
 from protocols.canonical import Message as CanonicalMessage
 from protocols.errors import ConfigError
 from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.patience import PATIENCE_S
 
 
 class Gateway:
@@ -70,7 +71,7 @@ async def channel(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another task will make true."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # conditions of a fake and of a client's state
             await asyncio.sleep(0.005)
 
@@ -78,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def take(queue: aio_pika.abc.AbstractQueue, count: int) -> list[AbstractIncomingMessage]:
     """The next *count* messages, not acknowledged."""
     found: list[AbstractIncomingMessage] = []
-    async with asyncio.timeout(60), queue.iterator() as messages:
+    async with asyncio.timeout(PATIENCE_S), queue.iterator() as messages:
         async for message in messages:
             found.append(message)
             if len(found) == count:
@@ -390,7 +391,7 @@ async def test_no_ack_consumers_get_everything(channel: AbstractChannel) -> None
     queue = await channel.declare_queue("q")
     for number in range(2500):
         await channel.default_exchange.publish(
-            Message(b"%d" % number), "q", mandatory=False, timeout=60
+            Message(b"%d" % number), "q", mandatory=False, timeout=PATIENCE_S
         )
     bodies: list[bytes] = []
 
@@ -711,7 +712,7 @@ class Raw:
         )
 
     async def next(self) -> object:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             head = await self.reader.readexactly(7)
             rest = await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1)
         return pamqp.frame.unmarshal(head + rest)[2]
@@ -889,7 +890,7 @@ async def test_shutdown_tells_the_clients(gateway: Gateway) -> None:
     closed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     connection.close_callbacks.add(lambda _, error: closed.done() or closed.set_result(error))
     await gateway.stop()
-    error = await asyncio.wait_for(closed, 5)
+    error = await asyncio.wait_for(closed, PATIENCE_S)
     assert "CONNECTION_FORCED" in str(error)
     await connection.close()
 

@@ -17,6 +17,7 @@ from aiohttp import web
 from protocols.cloudevents.adapter import CloudEventsAdapter
 from protocols.errors import ConfigError
 from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.patience import PATIENCE_S
 
 EVENT = {
     "ce-specversion": "1.0",
@@ -201,7 +202,7 @@ async def test_silent_handshake_is_closed(listener: Listener, opening: bytes) ->
     """No whole request head in time: closed."""
     reader, writer = await asyncio.open_connection(*listener.address)
     writer.write(opening)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     writer.close()
@@ -214,7 +215,7 @@ async def test_malformed_request_has_no_traceback(
     with caplog.at_level(logging.DEBUG):
         reader, writer = await asyncio.open_connection(*listener.address)
         writer.write(b"\x16\x03\x01 rubbish\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert b" 400 " in await reader.read()
         writer.close()
     assert not [record for record in caplog.records if record.exc_info]
@@ -312,7 +313,7 @@ class Sink:
         return web.Response(headers={"WebHook-Allowed-Origin": self.consent})
 
     async def wait(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.got) < count:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -341,7 +342,7 @@ async def settled(services: FakeServices, group: str = "ce/s1") -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not is_so():  # noqa: ASYNC110  the fake has no event for it
             await asyncio.sleep(0.01)
 
@@ -405,7 +406,7 @@ async def test_gone_retires_the_subscription(
     await send(client, listener)
     await sink.wait(1)
     url = f"{listener.url}/subscriptions/s1"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             async with client.get(url) as answer:
                 if (await answer.json())["status"] == "retired":
@@ -528,7 +529,7 @@ async def test_tls_listener(
         async with client.post(url, data=b"x", headers=EVENT, ssl=trusted) as answer:
             assert answer.status == 202
         reader, writer = await asyncio.open_connection(*listener.address)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
         writer.close()
@@ -543,5 +544,5 @@ async def test_closing_answers_long_polls(
         url = f"{listener.url}/topics/up/subscriptions/g:receive"
         answer = asyncio.ensure_future(post(client, url, {"maxWaitTime": 60}))
         await until(lambda: "rmq/g/up" in services.broker.groups)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await answer == (200, {"value": []})

@@ -20,6 +20,7 @@ from protocols.tls import TlsSettings
 from tests.support.certificates import Authority, Pair
 from tests.support.fake_services import FakeServices
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 
 
 class Site:
@@ -111,7 +112,7 @@ async def test_a_changed_file_is_noticed_without_a_reload(
     old = authority.issue("server", ("CN", "localhost"))
     async with site(tls={"cert": old.cert, "key": old.key}) as made:
         new = authority.issue("server", ("CN", "localhost"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while await serial_at(made.address, authority) != new.serial:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -242,7 +243,7 @@ async def test_connections_above_the_rate_wait_in_the_kernel() -> None:
     address = door.sockets[0].getsockname()
     start = loop.time()
     writers = [(await asyncio.open_connection(*address))[1] for _ in range(24)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(accepted) < 24:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert accepted[23] - start >= 0.15

@@ -15,6 +15,7 @@ from protocols.grpc.mapping import duration_of
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
 from tests.support.fake_services import FakeServices
+from tests.support.patience import PATIENCE_S
 
 METADATA = (("x-mq-client-id", "host@1@0@abc"),)
 TOPIC = v2.Resource(name="orders")
@@ -55,7 +56,7 @@ async def test_send_and_receive_on_sockets(address: str) -> None:
     ) as channel:
         send = unary(channel, "SendMessage", pb.SendMessageResponse)
         answer = await send(
-            pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=10
+            pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=PATIENCE_S
         )
         assert answer.status.code == Code.OK
         receive = channel.unary_stream(
@@ -69,7 +70,7 @@ async def test_send_and_receive_on_sockets(address: str) -> None:
             batch_size=1,
             invisible_duration=duration_of(15_000),
         )
-        responses = [one async for one in receive(request, metadata=METADATA, timeout=10)]
+        responses = [one async for one in receive(request, metadata=METADATA, timeout=PATIENCE_S)]
         assert responses[1].message.body == body
 
 
@@ -114,7 +115,7 @@ async def test_silent_handshake_is_closed(address: str, opening: bytes) -> None:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(opening)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while await reader.read(4096):
             pass
     writer.close()
@@ -162,7 +163,9 @@ async def test_tls_listener(services: FakeServices, tmp_path: Path) -> None:
     credentials = grpc.ssl_channel_credentials(cert.read_bytes())
     async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
         route = unary(channel, "QueryRoute", pb.QueryRouteResponse)
-        answer = await route(pb.QueryRouteRequest(topic=TOPIC), metadata=METADATA, timeout=10)
+        answer = await route(
+            pb.QueryRouteRequest(topic=TOPIC), metadata=METADATA, timeout=PATIENCE_S
+        )
         assert answer.status.code == Code.OK
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
@@ -188,11 +191,11 @@ async def test_closing_answers_long_polls(services: FakeServices) -> None:
             message_queue=v2.MessageQueue(topic=TOPIC),
             invisible_duration=duration_of(15_000),
         )
-        call = receive(request, metadata=METADATA, timeout=30)
+        call = receive(request, metadata=METADATA, timeout=PATIENCE_S)
         first = asyncio.ensure_future(call.read())
         while not services.broker.groups:  # noqa: ASYNC110  until it is parked
             await asyncio.sleep(0.01)
         serving.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await first).status.code == Code.MESSAGE_NOT_FOUND
     await asyncio.gather(serving, return_exceptions=True)

@@ -31,6 +31,7 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property, find_int
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 
 KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
 
@@ -65,7 +66,7 @@ async def served(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that other tasks bring about."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 # the condition is somebody else's state
             await asyncio.sleep(0.005)
 

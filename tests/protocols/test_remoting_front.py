@@ -32,6 +32,7 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
 from tests.support.fake_services import BROKER, FakeServices
+from tests.support.patience import PATIENCE_S
 
 
 class Client:
@@ -51,14 +52,14 @@ class Client:
 
     async def ask(self, code: int, body: bytes = b"", **fields: object) -> RemotingCommand:
         texts = {name: str(value) for name, value in fields.items()}
-        return await self.remoting.request(RemotingCommand(code, texts, body))
+        return await self.remoting.request(RemotingCommand(code, texts, body), PATIENCE_S)
 
     async def send(self, topic: str, body: bytes, **changes: object) -> RemotingCommand:
         await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)  # as every client does
         header = SendHeader(producer_group="p", topic=topic, queue_id=0, broker=BROKER)
         header = header._replace(**changes)  # type: ignore[arg-type]
         command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.to_fields(), body)
-        return await self.remoting.request(command)
+        return await self.remoting.request(command, PATIENCE_S)
 
     async def join(self, group: str, topic: str, client_id: str = "c1", **changes: str) -> None:
         consumer = ConsumerData(
@@ -237,7 +238,7 @@ async def test_members_and_notification(client: Client, services: FakeServices) 
     await other.join("g", "T", "c0")
     answer = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
     assert json.loads(answer.body) == {"consumerIdList": ["c0", "c1"]}
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(PATIENCE_S):
         told = await client.pushed.get()
     assert told.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     body = QueryAssignmentBody(topic="T", consumer_group="g", client_id="c1")
@@ -281,9 +282,9 @@ async def test_signed_requests(services: FakeServices, client: Client) -> None:
     digest = hmac.new(b"secret", signed_content(command.fields), hashlib.sha1).digest()
     services.users["k"] = digest
     command.fields[SIGNATURE] = base64.b64encode(digest).decode()
-    assert (await client.remoting.request(command)).code == 0
+    assert (await client.remoting.request(command, PATIENCE_S)).code == 0
     command.fields[SIGNATURE] = base64.b64encode(b"x" * 20).decode()
-    answer = await client.remoting.request(command)
+    answer = await client.remoting.request(command, PATIENCE_S)
     assert answer.code == ResponseCode.NO_PERMISSION
     answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
     assert answer.code == ResponseCode.NO_PERMISSION
@@ -417,13 +418,13 @@ async def test_a_request_is_answered_over_the_connection_that_asked(
         properties="CORRELATION_ID\x017\x02REPLY_TO_CLIENT\x01requests@fake\x02",
     )
     reply = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_fields(), b"!")
-    replying = asyncio.ensure_future(client.remoting.request(reply))
+    replying = asyncio.ensure_future(client.remoting.request(reply, PATIENCE_S))
     asked = await client.pushed.get()
     assert (asked.code, bytes(asked.body)) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"!")
     client.remoting.peer.send((asked.answer(),))
     assert (await replying).code == 0
     again = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_fields(), b"!")
-    assert (await client.remoting.request(again)).code == ResponseCode.SYSTEM_ERROR
+    assert (await client.remoting.request(again, PATIENCE_S)).code == ResponseCode.SYSTEM_ERROR
     answer = await client.ask(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="DefaultCluster_REPLY_TOPIC"
     )

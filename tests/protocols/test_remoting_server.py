@@ -10,6 +10,7 @@ from protocols.remoting.client import RemotingClient, local_pair
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.server import RemotingServer, serve_remoting
+from tests.support.patience import PATIENCE_S
 
 
 class Echo:
@@ -70,7 +71,9 @@ async def client(
 @pytest.mark.parametrize("is_binary", [False, True])
 async def test_request_and_answer(client: RemotingClient, is_binary: bool) -> None:
     """An answer finds its request; body, fields and serialization come along."""
-    answer = await client.request(RemotingCommand(12, body=b"x" * 300_000, is_binary=is_binary))
+    answer = await client.request(
+        RemotingCommand(12, body=b"x" * 300_000, is_binary=is_binary), PATIENCE_S
+    )
     assert answer.is_response
     assert (answer.fields, len(answer.body)) == ({"code": "12"}, 300_000)
     assert answer.is_binary is is_binary
@@ -78,13 +81,13 @@ async def test_request_and_answer(client: RemotingClient, is_binary: bool) -> No
 
 async def test_requests_of_one_tick_arrive_together(client: RemotingClient, echo: Echo) -> None:
     """What is sent in one tick leaves in one write."""
-    await asyncio.gather(*(client.request(RemotingCommand(12)) for _ in range(20)))
+    await asyncio.gather(*(client.request(RemotingCommand(12), PATIENCE_S) for _ in range(20)))
     assert echo.batches == [20]
 
 
 async def test_server_asks_its_client(client: RemotingClient) -> None:
     """Requests go both ways on one connection, each side with its own numbers."""
-    answer = await client.request(RemotingCommand(99, body=b"hello"))
+    answer = await client.request(RemotingCommand(99, body=b"hello"), PATIENCE_S)
     assert answer.body == b"pushed hello"
 
 
@@ -96,13 +99,13 @@ async def test_no_answer_is_a_timeout(client: RemotingClient) -> None:
 
 async def test_close_ends_what_waits(client: RemotingClient, echo: Echo) -> None:
     """A request without an answer fails when the connection ends; the server hears of it."""
-    waiting = asyncio.ensure_future(client.request(RemotingCommand(98)))
-    await client.request(RemotingCommand(12))
+    waiting = asyncio.ensure_future(client.request(RemotingCommand(98), PATIENCE_S))
+    await client.request(RemotingCommand(12), PATIENCE_S)
     await client.close()
     with pytest.raises(Refused) as caught:
         await waiting
     assert caught.value.code is Code.HA_NOT_AVAILABLE
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await echo.lost.wait()
     assert not client.is_open
 
@@ -117,7 +120,7 @@ async def test_server_fault_costs_one_connection(server: RemotingServer) -> None
     writer.close()
     await writer.wait_closed()
     with pytest.raises(Refused):
-        await bad.request(RemotingCommand(97))
+        await bad.request(RemotingCommand(97), PATIENCE_S)
     assert (await good.request(RemotingCommand(12))).code == 0
     await good.close()
     await bad.close()
@@ -127,7 +130,7 @@ async def test_silent_handshake_is_closed(server: RemotingServer) -> None:
     """A client that sends no whole frame is closed after the handshake limit (0.2 s here)."""
     reader, writer = await asyncio.open_connection(*server.address.split(":"))
     writer.write(b"\0\0\0\x20\0\0")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
@@ -137,10 +140,10 @@ async def test_connections_have_a_limit(echo: Echo) -> None:
     """Beyond the limit a connection is closed at once; a freed place can be taken again."""
     server = await serve_remoting(echo, "127.0.0.1:0", connections_max=1)
     first = await RemotingClient.connect(server.address)
-    await first.request(RemotingCommand(12))
+    await first.request(RemotingCommand(12), PATIENCE_S)
     second = await RemotingClient.connect(server.address)
     with pytest.raises(Refused):
-        await second.request(RemotingCommand(12))
+        await second.request(RemotingCommand(12), PATIENCE_S)
     await second.close()
     await first.close()
     third = await RemotingClient.connect(server.address)
@@ -159,9 +162,9 @@ async def test_refused_connect() -> None:
 async def test_local_peers_can_pause(echo: Echo) -> None:
     """Back-pressure holds commands in memory and lets them go in order."""
     client = local_pair(echo)
-    await client.request(RemotingCommand(12))
+    await client.request(RemotingCommand(12), PATIENCE_S)
     echo.peers[0].pause()
-    waiting = asyncio.ensure_future(client.request(RemotingCommand(13)))
+    waiting = asyncio.ensure_future(client.request(RemotingCommand(13), PATIENCE_S))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not waiting.done()

@@ -9,6 +9,7 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.server import serve_remoting
+from tests.support.patience import PATIENCE_S
 
 uvloop = pytest.importorskip("uvloop")
 
@@ -27,7 +28,7 @@ def test_request_on_uvloop() -> None:
     async def ask() -> bytes:
         server = await serve_remoting(Echo(), "127.0.0.1:0")
         client = await RemotingClient.connect(server.address)
-        answer = await client.request(RemotingCommand(1, body=b"x"))
+        answer = await client.request(RemotingCommand(1, body=b"x"), PATIENCE_S)
         await client.close()
         await server.close()
         return bytes(answer.body)

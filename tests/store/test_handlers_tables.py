@@ -13,6 +13,7 @@ from store.handlers.client_table import (
 )
 from store.handlers.presence import GatewayKey, Presences
 from store.handlers.waits import Waits
+from tests.support.patience import PATIENCE_S
 
 KEY = GatewayKey("gw-1", 7)
 
@@ -51,7 +52,7 @@ async def test_a_wait_goes_on_when_its_wake_found_nothing() -> None:
     waits.add(FakeLink(), ("a",), wait_s=0.01, wake=lambda: False, expire=expired.set)
     waits.wake("a")
     assert len(waits) == 1
-    await asyncio.wait_for(expired.wait(), 2)
+    await asyncio.wait_for(expired.wait(), PATIENCE_S)
     assert len(waits) == 0
 
 

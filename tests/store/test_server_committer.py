@@ -8,6 +8,7 @@ import pytest
 
 from store.committer import WINDOW, Committer, LazyDisk
 from store.disk import Disk, RealDisk
+from tests.support.patience import PATIENCE_S
 
 
 class FakeBatch:
@@ -44,7 +45,7 @@ class Run:
         return batch
 
     async def until_done(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.done) < count:
                 self.changed.clear()
                 await self.changed.wait()

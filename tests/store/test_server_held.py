@@ -17,6 +17,7 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_record, decode_records
 from store.app import Store
 from tests.support.direct_producer import send_direct, send_fields
+from tests.support.patience import PATIENCE_S
 from tests.support.store_server import ask, running_store
 
 HALF = {"TRAN_MSG": "true", "PGROUP": "P"}
@@ -132,7 +133,7 @@ async def test_a_live_producer_is_asked_and_answers(producer: Producer) -> None:
     answer = await send_direct(producer.client, "T", b"x", sys_flag=PREPARED, UNIQ_KEY="k", **HALF)
     position = int(answer.fields["queueOffset"])
     for how in (0, 12):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             check = await producer.checks.get()
         assert check.flag & ONEWAY_FLAG
         assert int(check.fields["commitLogOffset"]) == position
@@ -151,7 +152,7 @@ async def test_one_that_nobody_ends_is_given_up(tmp_path: Path) -> None:
         await send_direct(producer.client, "T", b"x", sys_flag=PREPARED, **HALF)
         topic = "TRANS_CHECK_MAX_TIME_TOPIC"
         found: list[StoredMessage] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not found:  # the topic comes into being with its first message
                 found = await pull(producer.client, topic, wait_ms=500)
         assert found[0].properties["REAL_TOPIC"] == "T"

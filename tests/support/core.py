@@ -19,6 +19,7 @@ from gateway.policy import Policy
 from gateway.topics import GatewayTopics
 from protocols.canonical import Call, Delivery, Head, Identity, Message
 from protocols.errors import Code
+from tests.support.patience import PATIENCE_S
 
 
 class Core:
@@ -61,7 +62,7 @@ class Core:
         await self.directory.start()
         self.dispatcher.start()
         self.held.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.cluster.up_links()) < store_count:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.005)
 
@@ -101,7 +102,7 @@ class ListSink:
         self.end = (code, hint)
         self._news.set()
 
-    async def wait(self, count: int, timeout_s: float = 60.0) -> list[Delivery]:
+    async def wait(self, count: int, timeout_s: float = PATIENCE_S) -> list[Delivery]:
         """The deliveries, once there are *count*."""
         async with asyncio.timeout(timeout_s):
             while len(self.deliveries) < count:
@@ -126,7 +127,7 @@ def messages(subject: str, *bodies: bytes, order_key: str = "", **head: object) 
     return [Message(shared, body) for body in bodies]
 
 
-async def until(condition: object, timeout_s: float = 60.0) -> None:
+async def until(condition: object, timeout_s: float = PATIENCE_S) -> None:
     """Let the loop run until *condition* (a callable) is true."""
     assert callable(condition)
     async with asyncio.timeout(timeout_s):

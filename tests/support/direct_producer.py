@@ -4,6 +4,7 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.records import encode_properties
+from tests.support.patience import PATIENCE_S
 
 
 def send_fields(
@@ -32,6 +33,6 @@ async def send_direct(
     """One message; the answer, which must be a success."""
     fields = send_fields(topic, sys_flag=sys_flag, **properties)
     request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, body)
-    answer = await client.request(request, 10.0)
+    answer = await client.request(request, PATIENCE_S)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return answer

@@ -48,6 +48,7 @@ from protocols.pipeline import (
 from protocols.remoting.records import encode_record
 from protocols.subjects import FilterTree, matches
 from tests.support.fake_held import FakeHeld, FakeReplies
+from tests.support.patience import PATIENCE_S
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 QUEUES_PER_TOPIC = 4
@@ -1017,5 +1018,5 @@ class FakeServices:
         """Wait until an adapter has opened that listener."""
         while listener not in self.listeners:
             self._listening.clear()
-            await asyncio.wait_for(self._listening.wait(), 5)
+            await asyncio.wait_for(self._listening.wait(), PATIENCE_S)
         return self.listeners[listener]

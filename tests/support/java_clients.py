@@ -114,7 +114,7 @@ def java_command(main: str, *arguments: str) -> list[str]:
     ]
 
 
-def run(main: str, *arguments: str, timeout_s: float = 90.0, is_checked: bool = True) -> str:
+def run(main: str, *arguments: str, timeout_s: float = 300.0, is_checked: bool = True) -> str:
     """Run a Java class to its end; its output. AssertionError if it fails."""
     try:
         done = subprocess.run(

@@ -20,6 +20,7 @@ from protocols.mqtt.packets import (
     Subscribe,
     SubscribeItem,
 )
+from tests.support.patience import PATIENCE_S
 
 
 class MqttClient:
@@ -30,7 +31,7 @@ class MqttClient:
         address: tuple[str, int],
         connect: Connect,
         *,
-        wait_s: float = 5,
+        wait_s: float = PATIENCE_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._address, self._connect, self._wait_s, self._tls = address, connect, wait_s, tls

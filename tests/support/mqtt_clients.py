@@ -20,7 +20,7 @@ from tests.support.java_clients import CACHE, JAVA_OPTIONS, need
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "mqtt_clients"
 BUILD_S_MAX = 300
-RUN_S_MAX = 60
+RUN_S_MAX = 180
 
 
 def run(command: Sequence[str], url: str, version: int, topic: str) -> list[str]:

@@ -18,10 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-READY_S_MAX = 90.0
+from tests.support.patience import PATIENCE_S
+
+READY_S_MAX = 180.0
 """A loaded two-core machine takes its time; an idle one needs under two seconds."""
 
-STOP_S_MAX = 30.0
+STOP_S_MAX = PATIENCE_S
 
 
 class Daemon:
@@ -261,7 +263,7 @@ def _sets(*settings: str) -> Iterator[str]:
         yield setting
 
 
-def wait_until(condition, what: str, timeout_s: float = 30.0):  # type: ignore[no-untyped-def]
+def wait_until(condition, what: str, timeout_s: float = PATIENCE_S):  # type: ignore[no-untyped-def]
     """Poll *condition* until it is true and return its value; for processes, never for our code."""
     end = time.monotonic() + timeout_s
     while True:

@@ -19,9 +19,10 @@ from protocols.remoting.records import encode_properties, encode_record
 from store.app import Store
 from store.config import StoreConfig
 from store.disk import Disk
+from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
-WAIT_S = 5.0
+WAIT_S = PATIENCE_S
 POLL_S = 0.005
 
 
@@ -39,11 +40,11 @@ def store_config(folder: Path, **changes: Any) -> StoreConfig:
 
 async def eventually(is_so: Callable[[], bool], what: str) -> None:
     """Wait until something that sends no event has come about."""
-    for _ in range(int(WAIT_S * 6 / POLL_S)):
+    for _ in range(int(WAIT_S / POLL_S)):
         if is_so():
             return
         await asyncio.sleep(POLL_S)
-    raise AssertionError(f"not within {WAIT_S * 6} s: {what}")
+    raise AssertionError(f"not within {WAIT_S} s: {what}")
 
 
 @asynccontextmanager

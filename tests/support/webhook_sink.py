@@ -5,6 +5,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
+from tests.support.patience import PATIENCE_S
+
 
 class WebhookSink:
     """``url`` is what a subscription names as its sink."""
@@ -46,4 +48,4 @@ class WebhookSink:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)

@@ -32,4 +32,4 @@ async def main(url: str, version: int, topic: str) -> None:
     await client.disconnect()
 
 
-asyncio.run(asyncio.wait_for(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]), 30))
+asyncio.run(asyncio.wait_for(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]), 150))

@@ -18,9 +18,11 @@ from typing import Self
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 VERSION = "5.4.0"
 JARS = Path.home() / ".cache" / "tidegate" / f"rocketmq-{VERSION}"
-START_S_MAX = 60.0
+START_S_MAX = 180.0
 
 NAMESRV_CONF = """\
 listenPort={namesrv}
@@ -247,5 +249,5 @@ def mqadmin(namesrv: str, command: str, *arguments: str, folder: Path) -> str:
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     words: Sequence[str] = java(folder, "-Xmx256m", main, command, "-n", namesrv, *arguments)
     env = {**os.environ, "ROCKETMQ_HOME": str(folder)}
-    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=PATIENCE_S)
     return done.stdout + done.stderr

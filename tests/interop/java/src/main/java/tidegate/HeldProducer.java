@@ -49,7 +49,7 @@ public final class HeldProducer {
                 print(producer.sendMessageInTransaction(message, text));
             }
         }
-        if (!asked.await(60, TimeUnit.SECONDS)) {
+        if (!asked.await(200, TimeUnit.SECONDS)) {
             throw new IllegalStateException("the broker has not asked");
         }
         Thread.sleep(options.number("linger-ms", 200)); // oneway ends leave before the connection

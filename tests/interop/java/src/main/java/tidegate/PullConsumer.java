@@ -27,7 +27,7 @@ public final class PullConsumer {
         consumer.setInstanceName("pull" + System.nanoTime());
         consumer.start();
         int left = options.number("count", 1);
-        long deadline = System.currentTimeMillis() + options.number("timeout-ms", 20_000);
+        long deadline = System.currentTimeMillis() + options.number("timeout-ms", 120_000);
         Collection<MessageQueue> queues =
             consumer.fetchSubscribeMessageQueues(options.text("topic", ""));
         java.util.Map<MessageQueue, Long> offsets = new java.util.HashMap<>();

@@ -89,7 +89,7 @@ public final class PushConsumer {
         }
         consumer.start();
         System.out.println("ready");
-        boolean isDone = left.await(options.number("timeout-ms", 40_000), TimeUnit.MILLISECONDS);
+        boolean isDone = left.await(options.number("timeout-ms", 120_000), TimeUnit.MILLISECONDS);
         // The client takes note of a listener's answer after it returned: shut down only then.
         consumer.setAwaitTerminationMillisWhenShutdown(isDone ? 30_000 : 0);
         consumer.shutdown();
