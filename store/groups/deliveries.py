@@ -16,15 +16,15 @@ from store.answers import Granted, GrantedRun
 from store.core import Core
 from store.groups.group import GrantBatch, Group
 from store.groups.guard import Guard, Line, end_of
-from store.groups.guarded import scan_all, select_guarded
+from store.groups.guarded import scan_all, scans_of, select_guarded
 from store.groups.selection import (
     Fresh,
     Wanted,
     select_fresh,
     select_returned,
-    tags_by_ordinal,
 )
 from store.groups.table import GroupTable
+from store.groups.tags import note_tags, tags_of_each
 from store.index.queues import Queue
 from store.log.format import Kind
 from store.log.state import (
@@ -100,7 +100,9 @@ class Deliveries:
             ordinals += fresh.ordinals
             positions = back + fresh.ordinals
             held = fresh.held
-            scans = [(read.serial, read.at) for read in fresh.moved]
+            scans = scans_of(fresh.passed)
+            if len(group.reads) > 1:
+                note_tags(group, fresh)
         if not positions and not held:
             return []
         if group.spec.is_priority:
@@ -166,7 +168,7 @@ class Deliveries:
         entries = self._core.entries
         flags, targets = entries.flags_of_each(ordinals), entries.targets
         single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
-        found = {} if single is not None else tags_by_ordinal(group, ordinals)
+        found = {} if single is not None else tags_of_each(group, ordinals)
         is_plain = not (group.attempts or group.marks) and (
             not targets or targets.keys().isdisjoint(positions)
         )
@@ -497,8 +499,8 @@ class Deliveries:
 
     def set_back(self, group: Group, line: Line, limit: int, count: int) -> None:
         """Offer the next *count* entries to nobody: they are returned ones from now on."""
-        positions, moved = scan_all(group, line, limit, count)
-        grant, scans = group.last_grant + 1, [(read.serial, read.at) for read in moved]
+        positions, passed = scan_all(group, line, limit, count)
+        grant, scans = group.last_grant + 1, scans_of(passed)
         self._log_grant(group, grant, 0, 0, positions, [], scans)
         group.granted(GrantBatch(grant, self._core.log.epoch, 0, positions), positions)
         if not group.spec.is_volatile:

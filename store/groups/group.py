@@ -148,6 +148,9 @@ class Group:
         self.marks: dict[int, tuple[int, int]] = {}
         """Position → (packet id, stage)."""
 
+        self.tags: dict[int, tuple[int, ...]] = {}
+        """Position → tags of the reads it was found in (``groups/tags``); a part of ``open``."""
+
         self.turns: dict[int, int] = {}
         """FIFO: order hash → position whose turn it is."""
 
@@ -190,6 +193,7 @@ class Group:
     def forget_read(self, read: GroupRead) -> None:
         self.reads.pop(read.serial, None)
         self.ready.pop(read, None)
+        self.tags.clear()
         read.queue.readers = tuple([p for p in read.queue.readers if p[1] is not read])
 
     def forget_all_reads(self) -> None:
@@ -295,7 +299,8 @@ class Group:
     def done(self, positions: Iterable[int]) -> None:
         """Acknowledged, dead-lettered or dropped: never again."""
         in_flight, opened = self.in_flight, self.open
-        is_fifo, has_facts = self.spec.is_fifo, bool(self.attempts or self.marks)
+        is_fifo = self.spec.is_fifo
+        has_facts = bool(self.attempts or self.marks or self.tags)
         for position in positions:
             batch = in_flight.pop(position, None)
             if batch is not None:
@@ -306,6 +311,7 @@ class Group:
             if has_facts:
                 self.attempts.pop(position, None)
                 self.marks.pop(position, None)
+                self.tags.pop(position, None)
             if is_fifo and ordinal >= 0:
                 self._pass_turn(position, ordinal)
         self._advance()

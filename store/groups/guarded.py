@@ -1,24 +1,29 @@
 """What a guarded group is offered next: line by line, the expired taken out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from store.groups.group import Group, GroupRead
+from store.groups.group import Group
 from store.groups.guard import Guard, Line
-from store.groups.selection import Fresh, Wanted, scan
+from store.groups.selection import Fresh, Passed, Wanted, scan
 
 
-def scan_all(group: Group, line: Line, limit: int, count: int) -> tuple[list[int], list[GroupRead]]:
+def scan_all(group: Group, line: Line, limit: int, count: int) -> tuple[list[int], list[Passed]]:
     """``scan``, over as many pages of the queues as it takes."""
     chosen: list[int] = []
-    moved: dict[GroupRead, None] = {}
+    passed: list[Passed] = []
     while len(chosen) < count:
-        found, passed = scan(group, line, limit, count - len(chosen))
+        found, parts = scan(group, line, limit, count - len(chosen))
         if not found:
             break
         chosen += found
-        moved.update(dict.fromkeys(passed))
-    return chosen, list(moved)
+        passed += parts
+    return chosen, passed
+
+
+def scans_of(passed: Iterable[Passed]) -> list[tuple[int, int]]:
+    """(serial of a read, where it goes on), each once."""
+    return [(read.serial, read.at) for read in dict.fromkeys([read for read, _ in passed])]
 
 
 class Selected(NamedTuple):
@@ -60,9 +65,9 @@ def select_guarded(
         order += both[:count]
         back += returned[:count]
         if count > len(returned):
-            chosen, moved = scan_all(group, line, wanted.limit, count - len(returned))
-            fresh.ordinals.extend(chosen)
-            fresh.moved.extend(moved)
+            chosen, passed = scan_all(group, line, wanted.limit, count - len(returned))
+            fresh.ordinals += chosen
+            fresh.passed += passed
         if count < len(both):
             fresh.is_cut = True
             break

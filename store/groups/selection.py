@@ -32,6 +32,9 @@ class Wanted(NamedTuple):
     """Filter by ordinal, which reads the message."""
 
 
+Passed = tuple[GroupRead, Sequence[int]]
+"""(a read that was moved, the entries it went past)"""
+
 LOOKED_MAX: Final = 2000
 """Entries that one take with a filter looks at; the rest waits for the next turn."""
 
@@ -39,12 +42,14 @@ LOOKED_MAX: Final = 2000
 class Fresh:
     """New entries: what to grant, what to hold, how far the reads went."""
 
-    __slots__ = ("held", "is_cut", "moved", "ordinals")
+    __slots__ = ("held", "is_cut", "ordinals", "passed")
 
     def __init__(self) -> None:
         self.ordinals: list[int] = []
         self.held: list[int] = []
-        self.moved: list[GroupRead] = []
+        self.passed: list[Passed] = []
+        """How far the reads went; one may be in it more than once."""
+
         self.is_cut = False
         """It stopped at ``LOOKED_MAX``: look again soon."""
 
@@ -108,18 +113,19 @@ def _select(
     turns = dict.fromkeys(group.turns) if spec.is_fifo else {}
     while len(fresh.ordinals) < count and reads:
         want = count - len(fresh.ordinals)
-        ordinals, moved = scan(group, reads, wanted.limit, want if is_plain else max(want, 32))
+        ordinals, passed = scan(group, reads, wanted.limit, want if is_plain else max(want, 32))
         if not ordinals:
             break
-        fresh.moved.extend(read for read in moved if read not in fresh.moved)
+        fresh.passed += passed
         if is_plain:
-            fresh.ordinals.extend(ordinals)
+            fresh.ordinals += ordinals
+            if len(fresh.ordinals) < count:
+                reads = [read for read in reads if read in group.ready]
             continue
         taken = _sift(group, ordinals, wanted, entries, fresh, turns, want)
         looked += taken
         if taken < len(ordinals):  # enough: look at the rest again next time
-            _rewind(moved, ordinals[taken])
-            group.ready.update(dict.fromkeys(moved))
+            _rewind(group, passed, ordinals[taken])
             break
         if group.held_count + len(fresh.held) >= HELD_MAX:
             break
@@ -131,10 +137,15 @@ def _select(
 
 def scan(
     group: Group, reads: Sequence[GroupRead], limit: int, count: int
-) -> tuple[list[int], list[GroupRead]]:
-    """The next up to *count* ordinals over *reads*, each once, ascending; reads moved past them."""
-    slices: list[tuple[GroupRead, Sequence[int]]] = []
+) -> tuple[list[int], list[Passed]]:
+    """
+    The next up to *count* ordinals over *reads*, each once, ascending; reads moved past them.
+
+    A read that has come to its end is not ready any more.
+    """
+    slices: list[tuple[GroupRead, Sequence[int], int]] = []
     bound = NO_LIMIT
+    ready = group.ready
     for read in reads:
         queue = read.queue
         read.at = queue.seek(read.at)
@@ -143,36 +154,43 @@ def scan(
             end = read.stop_at
         if read.at < end:
             part = queue.slice(read.at, min(read.at + count, end))
-            slices.append((read, part))
+            slices.append((read, part, end))
             if len(part) < count and read.at + len(part) < end:
                 bound = min(bound, part[-1])  # what follows in this queue is on another page
         else:
-            group.ready.pop(read, None)
+            ready.pop(read, None)
     if not slices:
         return [], []
     if len(slices) == 1 and not slices[0][0].queue.has_gaps:
-        read, part = slices[0]
+        read, part, end = slices[0]
         read.at += len(part)
-        return list(part), [read]
+        if read.at >= end:
+            ready.pop(read, None)
+        return list(part), [(read, part)]
     merged: set[int] = set()
-    for _, part in slices:
+    for _, part, _ in slices:
         merged.update(part)
     chosen = sorted(merged)[:count]
     if chosen[-1] > bound:
         chosen = chosen[: bisect_right(chosen, bound)]
-    moved: list[GroupRead] = []
-    for read, part in slices:
-        step = bisect_right(part, chosen[-1])
-        if step:
-            read.at += step
-            moved.append(read)
-    return chosen, moved
+    passed: list[Passed] = []
+    last = chosen[-1]
+    for read, part, end in slices:
+        if part[-1] > last:
+            part = part[: bisect_right(part, last)]
+        if part:
+            read.at += len(part)
+            passed.append((read, part))
+            if read.at >= end:
+                ready.pop(read, None)
+    return chosen, passed
 
 
-def _rewind(moved: Sequence[GroupRead], ordinal: int) -> None:
+def _rewind(group: Group, passed: Sequence[Passed], ordinal: int) -> None:
     """The reads continue at *ordinal*."""
-    for read in moved:
+    for read, _ in passed:
         read.at = min(read.at, read.queue.offset_from(ordinal))
+        group.ready[read] = None
 
 
 def _sift(
@@ -216,25 +234,3 @@ def _is_void(group: Group, ordinal: int, wanted: Wanted, entries: Entries) -> bo
     """Expired: nobody should get it."""
     expires_at_ms = entries.expires.get(ordinal, 0) if entries.expires else 0
     return 0 < expires_at_ms <= wanted.wall_ms
-
-
-def tags_by_ordinal(group: Group, ordinals: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Ordinal → tags of the queues that hold it, ascending; one slice per queue if it can be."""
-    if not ordinals:
-        return {}
-    low, high = min(ordinals), max(ordinals) + 1
-    found: dict[int, list[int]] = {ordinal: [] for ordinal in ordinals}
-    for read in group.reads.values():
-        queue = read.queue
-        start = max(queue.offset_from(low), read.begin_at, queue.first)
-        stop = queue.offset_from(high)
-        if 0 <= read.stop_at < stop:
-            stop = read.stop_at
-        if stop - start > 4 * len(ordinals):  # returned entries, far apart
-            members = [ordinal for ordinal in ordinals if read.covers(ordinal)]
-        else:
-            members = list(dict.fromkeys(queue.range(start, stop)))
-        for ordinal in members:
-            if ordinal in found:
-                found[ordinal].append(read.tag)
-    return {ordinal: tuple(sorted(set(tags))) for ordinal, tags in found.items()}

@@ -168,6 +168,7 @@ class GroupTable:
 
     def _sync_reads(self, group: Group, rows: list[Any]) -> None:
         wanted = {row[0] for row in rows}
+        group.tags.clear()
         for read in [read for read in group.reads.values() if read.serial not in wanted]:
             group.forget_read(read)
             self._core.queues.note_unread(read.queue)

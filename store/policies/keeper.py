@@ -16,7 +16,7 @@ from store.core import Core
 from store.groups.deliveries import Deliveries
 from store.groups.group import Group
 from store.groups.guard import NEVER, Guard, Line, body_size
-from store.groups.guarded import scan_all
+from store.groups.guarded import scan_all, scans_of
 from store.groups.table import GroupTable
 from store.index.queues import Queue
 from store.log.format import Kind
@@ -296,9 +296,9 @@ class Keeper:
         leaving = list(returned)
         scans: list[tuple[int, int]] = []
         if fresh_count:
-            fresh, moved = scan_all(group, line, self._deliveries.limit_of(group), fresh_count)
+            fresh, passed = scan_all(group, line, self._deliveries.limit_of(group), fresh_count)
             leaving += fresh
-            scans = [(read.serial, read.at) for read in moved]
+            scans = scans_of(passed)
         is_handed_over = bool(guard.terms.dead_letter)
         if is_handed_over:
             self._core.log.seal_state()
