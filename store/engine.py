@@ -53,6 +53,7 @@ from store.answers import (
 )
 from store.burial import Burial
 from store.core import Core
+from store.deletion import delete_topic
 from store.disk import Disk
 from store.groups.attempts import Attempts
 from store.groups.deliveries import Deliveries
@@ -377,8 +378,9 @@ class Engine:
         return self._wait(config)
 
     def delete_topic(self, name: str, now: Now) -> Pending[bool]:
+        """The topic, its queues, and the offsets committed for it."""
         self._core.at(now)
-        return self._wait(self._parts.topics.delete(name))
+        return self._wait(delete_topic(self._parts, self._deliveries, name))
 
     def put_setting(self, table: str, name: str, value: bytes | None, now: Now) -> Pending[None]:
         """Opaque configuration kept in the log: table ``group`` (subscription groups), ``kv``…"""

@@ -35,9 +35,6 @@ class PlainRun(NamedTuple):
     """Of each record."""
 
     tags: Sequence[int]
-    order: int
-    """Order hash of all of them."""
-
     keys: tuple[bytes, ...] = ()
     """Light queues that get them too."""
 
@@ -67,7 +64,6 @@ class PlainSender:
         pieces: list[bytes] = []
         lengths: list[int] = []
         indexes: list[int] = []
-        orders: list[int] = []
         tags: list[int] = []
         found: list[RunResult | int] = []
         is_full = not self._room.has_room_for(sum([sum(run.lengths) for run in runs]))
@@ -82,12 +78,10 @@ class PlainSender:
             if count == 1:
                 lengths.append(run.lengths[0])
                 indexes.append(at)
-                orders.append(run.order)
                 tags.append(run.tags[0])
             else:
                 lengths += run.lengths
                 indexes += [at] * count
-                orders += [run.order] * count
                 tags += run.tags
             found.append(count)
         if not lengths:
@@ -98,7 +92,7 @@ class PlainSender:
             indexes,
             list(plans),
             [FLAGS] * len(lengths),
-            orders,
+            [0] * len(lengths),
             tags=tags,
         )
         positions, offsets = append_messages(self._core, draft)

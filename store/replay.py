@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from store.answers import TopicConfig
+from store.deletion import end_queue
 from store.groups.deliveries import Deliveries
 from store.index.queues import Queue
 from store.log.format import (
@@ -250,7 +251,7 @@ class Replay:
             Kind.QUEUE: self._queue,
             Kind.QUEUE_END: self._queue_end,
             Kind.TOPIC: lambda r, b: self._parts.topics.apply_put(TopicConfig._make(unpack(r))),
-            Kind.TOPIC_END: lambda r, b: self._parts.topics.apply_delete(*unpack(r)),
+            Kind.TOPIC_END: self._topic_end,
             Kind.SETTING: lambda r, b: self._parts.settings.apply_put(*unpack(r)),
             Kind.OFFSETS: lambda r, b: self._parts.offsets.apply_commit(
                 [(group, topic, queue, at) for group, topic, queue, at in unpack(r)]
@@ -290,12 +291,16 @@ class Replay:
             self._core.log.end = block.position  # where its readers' ranges begin
             self._parts.groups.queue_added(queue)
 
+    def _topic_end(self, record: memoryview, block: ScannedBlock) -> None:
+        (name,) = unpack(record)
+        self._parts.topics.apply_delete(name)
+        self._parts.offsets.forget_topic(name)
+
     def _queue_end(self, record: memoryview, block: ScannedBlock) -> None:
         for number in unpack(record):
             queue = self._core.queues.get(number)
             if queue is not None:
-                self._parts.groups.queue_dropped(queue)
-                self._core.queues.drop(queue)
+                end_queue(self._parts, queue)
 
     def _gateway(self, record: memoryview, block: ScannedBlock) -> None:
         self._parts.frames.apply_gateway(*unpack(record))

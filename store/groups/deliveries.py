@@ -497,6 +497,21 @@ class Deliveries:
                     read.at = max(read.at, at)
             group.done(positions)
 
+    def settle_queue(self, queue: Queue) -> None:
+        """Its queue ends: what was handed out of it or came back is done, in every group."""
+        for group, read in queue.readers:
+            others = [one for one in group.reads.values() if one is not read]
+            positions = [
+                position
+                for position, ordinal in group.open.items()
+                if read.covers(ordinal) and not any(one.covers(ordinal) for one in others)
+            ]
+            if not positions:
+                continue
+            if not group.spec.is_volatile:
+                self._core.log.state(Kind.DROP, pack(group.number, [], positions))
+            self.apply_drop_ready(group.number, [], positions)
+
     def set_back(self, group: Group, line: Line, limit: int, count: int) -> None:
         """Offer the next *count* entries to nobody: they are returned ones from now on."""
         positions, passed = scan_all(group, line, limit, count)

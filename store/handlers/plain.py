@@ -10,7 +10,6 @@ from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import SendHeader
 from protocols.remoting.plain_records import PlainRecords
-from protocols.remoting.private import order_hash
 from protocols.remoting.records import decode_properties
 from store.answers import Pending, TopicConfig
 from store.handlers.answers import not_available, response_code
@@ -38,7 +37,7 @@ Member = tuple[bytes | memoryview, int, bytes]
 class Lane:
     """What all sends to one message queue share, checked once."""
 
-    __slots__ = ("config", "keys", "order", "queue_id", "records", "topic", "version")
+    __slots__ = ("config", "keys", "queue_id", "records", "topic", "version")
 
     def __init__(self, context: Context, topic: str, queue_id: int) -> None:
         self.topic = topic
@@ -47,8 +46,6 @@ class Lane:
         self.config = context.config
         self.records = PlainRecords(topic, queue_id, context.store_host, context.config.cluster)
         self.keys = (DISPATCH_KEY,) if is_addressed(topic) else ()
-        self.order = order_hash(f"{topic}/{queue_id}")
-        """Without an order key of their own, an ordered group takes a queue one by one."""
 
 
 def learn_lane(context: Context, header: SendHeader, config: TopicConfig) -> None:
@@ -129,7 +126,7 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
         )
     if not 0 < len(lengths) <= BATCH_COUNT_MAX:
         return False
-    run = PlainRun(lane.topic, lane.queue_id, pieces, lengths, tags, lane.order, lane.keys)
+    run = PlainRun(lane.topic, lane.queue_id, pieces, lengths, tags, lane.keys)
     context.appends.add_plain(connection, request, run, b"" if is_batch else first_id)
     return True
 

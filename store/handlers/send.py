@@ -25,6 +25,7 @@ from protocols.remoting.delays import (
 )
 from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic, retry_topic
 from protocols.remoting.headers import SendHeader, int_field, send_header, text_field
+from protocols.remoting.private import order_hash
 from protocols.remoting.records import (
     PROPERTIES_BYTES_MAX,
     decode_properties,
@@ -195,7 +196,8 @@ def _records(
             )
         named = decode_properties(text)
         properties, message_id = _properties(context, topic, named, now)
-        due_ms, is_half = _held(header, dict(named), now)
+        facts = dict(named)
+        due_ms, is_half = _held(header, facts, now)
         record = encode_record(
             topic,
             bytes(body),
@@ -208,7 +210,10 @@ def _records(
             born_host=born_host,
             store_host=context.store_host,
         )
-        records.append(AppendRecord(topic, queue_id, record, keys, due_ms=due_ms, is_half=is_half))
+        order = order_hash(facts.get("__SHARDINGKEY", ""))
+        records.append(
+            AppendRecord(topic, queue_id, record, keys, order, due_ms=due_ms, is_half=is_half)
+        )
         ids.append(message_id)
     return records, ids
 

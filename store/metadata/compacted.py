@@ -180,6 +180,10 @@ class Compacted:
             self._by_number[value.queue] = queue
         queue.put(value, wall_ms)
 
+    def forget(self, queue: int) -> None:
+        """The queue is no more."""
+        self._by_number.pop(queue, None)
+
     @property
     def key_count(self) -> int:
         return sum([len(queue) for queue in self._by_number.values()])

@@ -155,6 +155,12 @@ class ConsumerOffsets:
         for group, topic, queue_id, offset in offsets:
             self._by_group.setdefault(group, {})[topic, queue_id] = offset
 
+    def forget_topic(self, name: str) -> None:
+        """What the record of a topic's end means for offsets."""
+        for table in self._by_group.values():
+            for key in [key for key in table if key[0] == name]:
+                del table[key]
+
     def get(self, group: str, topic: str, queue_id: int) -> int:
         return self._by_group.get(group, {}).get((topic, queue_id), -1)
 

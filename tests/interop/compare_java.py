@@ -24,16 +24,20 @@ from tests.support.processes import Daemons
 GATEWAY_LACKS = ("tools.", "query.", "trace.", "pop.", "push.pop", "restart.pop", "restart.query")
 """What clients ask of brokers themselves: tools go to the stores."""
 
+Report = Callable[[Result], object]
+Choice = tuple[str, ...]
+"""``-name`` leaves out what begins so, ``+name`` leaves only what does."""
 
-def ours(version: str, folder: Path, report: Callable[[Result], object]) -> list[Result]:
+
+def ours(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
     with Daemons(folder) as daemons:
         namesrv = daemons.namesrv()
         store = daemons.store(namesrv, *java_cases.SITE_SETTINGS)
         address = namesrv.addresses["namesrv"]
-        return java_cases.run(version, address, restart=store.restart, report=report)
+        return java_cases.run(version, address, restart=store.restart, choice=choice, report=report)
 
 
-def gateway(version: str, folder: Path, report: Callable[[Result], object]) -> list[Result]:
+def gateway(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
     with Daemons(folder) as daemons:
         namesrv = daemons.namesrv()
         store = daemons.store(namesrv, *java_cases.SITE_SETTINGS)
@@ -43,16 +47,18 @@ def gateway(version: str, folder: Path, report: Callable[[Result], object]) -> l
             front.addresses["remoting"],
             tools=namesrv.addresses["namesrv"],
             restart=store.restart,
-            choice=tuple(f"-{name}" for name in GATEWAY_LACKS),
+            choice=(*choice, *(f"-{name}" for name in GATEWAY_LACKS)),
             report=report,
         )
 
 
-def apache(version: str, folder: Path, report: Callable[[Result], object]) -> list[Result]:
+def apache(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
     extra = java_cases.APACHE_SETTINGS
     with ApacheCluster(folder, flush="SYNC_FLUSH", extra=extra) as cluster:
         restart = cluster.restart_broker
-        return java_cases.run(version, cluster.namesrv, restart=restart, report=report)
+        return java_cases.run(
+            version, cluster.namesrv, restart=restart, choice=choice, report=report
+        )
 
 
 SIDES = {"ours": ours, "gateway": gateway, "apache": apache}
@@ -60,17 +66,20 @@ SIDES = {"ours": ours, "gateway": gateway, "apache": apache}
 
 def report(result: Result) -> None:
     if not result.is_right:
-        print(f"{result.name}: {result.what[:300]}", file=sys.stderr)
+        print(f"{result.name}: {result.what[:1500]}", file=sys.stderr)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("columns", nargs="+", metavar="SIDE:VERSION")
+    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="or its beginning")
+    options = parser.parse_args()
+    choice = tuple(f"+{name}" for name in options.only)
     columns: dict[str, list[Result]] = {}
-    for column in parser.parse_args().columns:
+    for column in options.columns:
         side, _, version = column.partition(":")
         with tempfile.TemporaryDirectory() as folder:
-            columns[column] = SIDES[side](version, Path(folder), report)
+            columns[column] = SIDES[side](version, Path(folder), report, choice)
     print(java_cases.table(columns))
 
 

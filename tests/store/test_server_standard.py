@@ -423,6 +423,21 @@ async def test_a_pop_waits_for_a_message(store: Store, client: RemotingClient) -
         assert (await notice).fields["hasMsg"] == "true"
 
 
+async def test_an_ordered_pop_waits_for_those_before(client: RemotingClient) -> None:
+    """By message group, and by queue for messages without one, however they came in."""
+
+    async def popped() -> list[bytes]:
+        answer = await ask(client, RequestCode.POP_MESSAGE, pop_fields(order="true"))
+        return [record.body for record in decode_records(answer.body)]
+
+    for number in range(3):
+        for text, stem in (("", "none"), ("__SHARDINGKEY\1a\2", "a"), ("__SHARDINGKEY\1b\2", "b")):
+            identity = f"UNIQ_KEY\1{stem}{number}\2"
+            await send(client, f"{stem}{number}".encode(), i=identity + text)
+    assert await popped() == [b"none0", b"a0", b"b0"]
+    assert await popped() == []
+
+
 async def test_a_message_popped_too_often_dies(client: RemotingClient) -> None:
     """After the group's last attempt it is in %DLQ%group."""
     config = bodies.GroupConfig(group_name="G", retry_max_times=1)

@@ -33,6 +33,7 @@ transactionTimeOut=1000
 transactionCheckInterval=1000
 transactionCheckMax=300
 recallMessageEnable=true
+traceTopicEnable=true
 """
 
 

@@ -203,8 +203,9 @@ final class Asking {
         Site.equal(0L, site.puller.maxOffset(new MessageQueue(made, site.broker, 0)), "empty");
     }
 
+    /** Tools ask for the route of its retry topic first. */
     private static void unknownGroup(Site site) throws Exception {
-        Sending.refused(206, () -> site.admin.examineConsumerConnectionInfo(
+        Sending.refused(17, () -> site.admin.examineConsumerConnectionInfo(
             site.name("tools.nobody")));
     }
 }

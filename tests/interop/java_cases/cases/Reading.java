@@ -21,6 +21,7 @@ final class Reading {
         suite.cases.put("pull.waits-for-new", Reading::waits);
         suite.cases.put("pull.tags", Reading::tags);
         suite.cases.put("pull.sql", Reading::sql);
+        suite.cases.put("pull.wrong-sql", Reading::wrongSql);
         suite.cases.put("pull.commits", Reading::commits);
         suite.cases.put("lite.subscribe", Reading::subscribe);
         suite.cases.put("lite.goes-on", Reading::goesOn);
@@ -103,9 +104,16 @@ final class Reading {
             offset = result.getNextBeginOffset();
         }
         Site.equal(List.of("n2", "n4", "n6"), Site.texts(found), "bodies");
+    }
+
+    private static void wrongSql(Site site) throws Exception {
+        String topic = site.topic("pull.wrong-sql", 1);
+        site.send(topic, "", List.of("x"));
+        MessageQueue queue = site.queues(topic).get(0);
         MessageSelector wrong = MessageSelector.bySql("a BETWEEN");
         Sending.refused(23, () -> site.puller.pull(queue, wrong, 0, 32));
-        site.puller.pull(queue, "*", 0, 32);
+        PullResult found = site.puller.pull(queue, "*", 0, 32);
+        Site.equal(List.of("x"), Site.texts(found.getMsgFoundList()), "the connection lives on");
     }
 
     private static void commits(Site site) throws Exception {

@@ -125,7 +125,7 @@ final class Sending {
     }
 
     static byte[] noise(int size) {
-        byte[] bytes = new byte[size - 1000];
+        byte[] bytes = new byte[size - 4000]; // deflate adds to what it cannot make smaller
         new Random(7).nextBytes(bytes);
         return bytes;
     }
@@ -223,7 +223,8 @@ final class Sending {
         String topic = site.topic("send.read-only-topic", 2, 4);
         DefaultMQProducer producer = new DefaultMQProducer(site.name("send.read-only"));
         site.configure(producer);
-        producer.start();
+        producer.setInstanceName(site.name("read-only")); // Apache's broker forgets all of a client
+        producer.start(); // when one of its producers goes
         try {
             producer.send(Site.message(topic, "", "x"), 3000);
         } catch (MQClientException error) {

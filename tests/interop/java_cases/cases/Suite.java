@@ -5,6 +5,7 @@ import java.io.InputStreamReader;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
@@ -16,7 +17,7 @@ import java.util.concurrent.TimeUnit;
  * All cases in one JVM, side by side, each with topics and groups of its own.
  *
  * Arguments: name server for clients, name server for tools, prefix of all names, and any number
- * of "-name" (leave out a case or all that begin so). Prints "case TAB name TAB pass|fail TAB ms
+ * of "-name" (leave out a case or all that begin so) and "+name" (run only what is named so). Prints "case TAB name TAB pass|fail TAB ms
  * TAB what"; after the first part prints "restart" and waits for a line while the server is
  * killed and started again; then come the second parts.
  */
@@ -58,16 +59,9 @@ public final class Suite {
         Asking.add(this);
         Restarting.add(this);
         Special.add(this);
-        for (int i = 3; i < arguments.length; i++) {
-            String word = arguments[i].substring(1);
-            if (arguments[i].startsWith("+")) { // only these
-                cases.keySet().removeIf(name -> !name.startsWith(word));
-                restarts.keySet().removeIf(name -> !name.startsWith(word));
-            } else {
-                cases.keySet().removeIf(name -> name.startsWith(word));
-                restarts.keySet().removeIf(name -> name.startsWith(word));
-            }
-        }
+        List<String> choice = List.of(arguments).subList(3, arguments.length);
+        cases.keySet().removeIf(name -> !isChosen(choice, name));
+        restarts.keySet().removeIf(name -> !isChosen(choice, name));
         Site site = new Site(arguments[0], arguments[1], arguments[2]);
         ExecutorService pool = Executors.newFixedThreadPool(SIDE_BY_SIDE);
         restarts.forEach((name, restart) -> pool.execute(() -> {
@@ -86,6 +80,14 @@ public final class Suite {
         if (!afters.isEmpty()) {
             restart(site);
         }
+    }
+
+    private static boolean isChosen(List<String> choice, String name) {
+        boolean isAll = choice.stream().noneMatch(word -> word.startsWith("+"));
+        boolean isNamed = choice.stream().anyMatch(word -> word.startsWith("+")
+            && name.startsWith(word.substring(1)));
+        return (isAll || isNamed) && choice.stream().noneMatch(word -> word.startsWith("-")
+            && name.startsWith(word.substring(1)));
     }
 
     private void restart(Site site) throws Exception {
@@ -116,7 +118,7 @@ public final class Suite {
             String verdict = error.isEmpty() ? "pass" : "fail";
             String what = error.replaceAll("\\s+at ", " | ").replaceAll("\\s+", " ");
             String line = String.join("\t", "case", name, verdict, "" + spent.get(name),
-                what.substring(0, Math.min(what.length(), 700)));
+                what.substring(0, Math.min(what.length(), 2000)));
             synchronized (System.out) {
                 System.out.println(line);
                 System.out.flush();
