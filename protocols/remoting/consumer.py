@@ -42,6 +42,9 @@ RETURNED_MAX: Final = 1024
 
 POP_COUNT_MAX: Final = 256
 
+ACK_AGAIN_S: Final = 1.0
+"""After an ack that failed; a delivery that is hidden no more comes again."""
+
 
 class Consumer:
     """State of one (connection, group)."""
@@ -190,15 +193,36 @@ class Consumer:
             self._tasks.start(self._ack(), name=f"ack {self.group}")
 
     async def _ack(self) -> None:
+        """Until all is acknowledged or the client has gone: the client commits only once."""
         try:
             while self._to_ack:
-                async with self._settling:  # a renewal may be changing the same handles
-                    held, self._to_ack = self._to_ack, []
-                    await self._services.pipeline.ack(self._call, [item.handle for item in held])
-        except GatewayError as error:
-            logger.info("ack of %s: %s", self.group, error)
+                await self._ack_once()
+                if self.is_closed:
+                    return
+                if self._to_ack:
+                    await asyncio.sleep(ACK_AGAIN_S)
         finally:
             self._is_acking = False
+
+    async def _ack_once(self) -> None:
+        """What a store was not there for stays for the next time."""
+        async with self._settling:  # a renewal may be changing the same handles
+            held, self._to_ack = self._to_ack, []
+            if not held:
+                return
+            try:
+                results = await self._services.pipeline.ack(
+                    self._call, [item.handle for item in held]
+                )
+                again = [
+                    item
+                    for item, result in zip(held, results, strict=True)
+                    if result.code == Code.HA_NOT_AVAILABLE
+                ]
+            except GatewayError as error:
+                logger.info("ack of %s: %s", self.group, error)
+                again = held
+            self._to_ack = [*again, *self._to_ack][-self._settings.held_max :]
 
     async def send_back(self, held: Held, delay_ms: int) -> None:
         """Not consumed: visible to the group again after *delay_ms*. Raises Refused."""
@@ -242,6 +266,7 @@ class Consumer:
         """The client has gone: all it holds goes back to its place."""
         self.is_closed = True
         self._came_back.set()
+        await self._ack_once()
         async with self._settling:
             handles = self.holdings.drain()
         await self.give_back(handles)

@@ -142,8 +142,14 @@ async def update_offset(
     session: "Session", call: Call, command: RemotingCommand
 ) -> RemotingCommand:
     """15: ack of what the client holds below the offset, or the offset itself."""
-    group, queue = await _group_and_queue(session, call, command)
-    _commit(session, group, queue, int_field(command.fields, "commitOffset"))
+    offset = int_field(command.fields, "commitOffset")
+    if command.fields.get("bname"):
+        group, queue = await _group_and_queue(session, call, command)
+        _commit(session, group, queue, offset)
+        return command.answer()
+    async with session.naming:  # a client that leaves commits first
+        group, queue = await _group_and_queue(session, call, command)
+        _commit(session, group, queue, offset)
     return command.answer()
 
 

@@ -74,6 +74,9 @@ class Session:
         self.checks: dict[str, Callable[[], None]] = {}
         """Producer groups that may be asked about transactions, and what ends that."""
 
+        self.naming = asyncio.Lock()
+        """Held while the queue of a commit is looked up: what came after it waits."""
+
         self._heads = Heads()
         self._calls: dict[str, Call] = {}
         self._waiting_count = 0
@@ -326,7 +329,8 @@ class Session:
 
     async def drop_consumer(self, group: str) -> None:
         """The client consumes for *group* no more."""
-        consumer = self.consumers.pop(group, None)
+        async with self.naming:
+            consumer = self.consumers.pop(group, None)
         if consumer is None:
             return
         await consumer.close()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from protocols.errors import Code, ConfigError, Refused
-from protocols.pipeline import HalfCheck, HalfPlace
+from protocols.pipeline import HalfCheck, HalfPlace, TopicInfo
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
@@ -33,6 +33,7 @@ from protocols.remoting.records import decode_records
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
 from tests.support.fake_services import BROKER, FakeServices
 from tests.support.patience import PATIENCE_S
+from tests.support.store_server import eventually
 
 
 class Client:
@@ -163,6 +164,56 @@ async def test_send_pull_commit(client: Client, services: FakeServices) -> None:
     await other.join("g", "T", "c2")
     assert (await other.pull("g", "T")).code == ResponseCode.PULL_NOT_FOUND
     await other.remoting.close()
+
+
+COMMIT = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+
+
+async def assert_nothing_left(services: FakeServices) -> None:
+    """Another member of the group finds no message."""
+    other = await Client().connect(services.listeners["remoting"])
+    await other.join("g", "T", "c2")
+    assert (await other.pull("g", "T")).code == ResponseCode.PULL_NOT_FOUND
+    await other.remoting.close()
+
+
+async def test_a_commit_counts_though_the_store_was_away(
+    client: Client, services: FakeServices
+) -> None:
+    """The client commits an offset once: an ack that fails is sent again."""
+    await client.send("T", b"one")
+    await client.join("g", "T")
+    assert bodies(await client.pull("g", "T")) == [b"one"]
+    services.broker.is_down = True
+    await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, bname=BROKER, **COMMIT)
+    await eventually(lambda: services.broker.lost_ack_count > 0, "an ack that fails")
+    services.broker.is_down = False
+    groups = services.broker.groups.values()
+    await eventually(lambda: not any(group.in_flight for group in groups), "the ack")
+    await client.remoting.close()
+    await assert_nothing_left(services)
+
+
+async def test_a_client_that_leaves_has_committed_before(
+    client: Client, services: FakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that names no broker must look up its queue: leaving waits for it."""
+    await client.send("T", b"one")
+    await client.join("g", "T")
+    assert bodies(await client.pull("g", "T")) == [b"one"]
+    find, gate = services.topics.find, asyncio.Event()
+
+    async def slow(topic: str) -> TopicInfo | None:
+        await gate.wait()
+        return await find(topic)
+
+    monkeypatch.setattr(services.topics, "find", slow)
+    commit = asyncio.ensure_future(client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **COMMIT))
+    leave = asyncio.ensure_future(client.ask(RequestCode.UNREGISTER_CLIENT, consumerGroup="g"))
+    await client.ask(9999)  # both have come
+    gate.set()
+    assert [answer.code for answer in await asyncio.gather(commit, leave)] == [0, 0]
+    await assert_nothing_left(services)
 
 
 async def test_lost_client_gives_back(client: Client, services: FakeServices) -> None:

@@ -148,6 +148,9 @@ class FakeBroker:
         """Delayed and half messages, in order; their positions begin at ``HELD_AT``."""
 
         self.is_down = False
+        self.lost_ack_count = 0
+        """Acks that came while it was down."""
+
         self.is_congested = False
         self.clear_waiters: list[Callable[[], None]] = []
 
@@ -624,6 +627,9 @@ class FakePipeline:
 
     async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
         await asyncio.sleep(0)
+        if self._broker.is_down:
+            self._broker.lost_ack_count += len(handles)
+            return [AckResult(Code.HA_NOT_AVAILABLE)] * len(handles)
         return [
             AckResult() if self._broker.done(handle) else AckResult(Code.INVALID_RECEIPT_HANDLE)
             for handle in handles
