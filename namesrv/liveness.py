@@ -67,6 +67,13 @@ class Leases:
             lease.lease_s = lease_s
         return True
 
+    def prolong(self, seconds: float, now: float) -> None:
+        """This name server did not run for so long: that is no silence of the brokers."""
+        for lease in self._leases.values():
+            lease.renewed_at = min(lease.renewed_at + seconds, now)
+            if lease.lost_at is not None:
+                lease.lost_at = min(lease.lost_at + seconds, now)
+
     def connection_lost(self, connection: object, now: float) -> None:
         """The socket of these leases has gone; they end soon unless registered again."""
         for lease in self._leases.values():

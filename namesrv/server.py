@@ -58,6 +58,9 @@ CHANGES: Final = frozenset(
 )
 """Must be signed with the cluster's secret where one is configured; reading is free."""
 
+LATE_S_MAX: Final = 0.5
+"""A timer that is later than this was not held up by work: the machine stopped the process."""
+
 SAVED: Final = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG})
 """Answered when the key-value table is on disk."""
 
@@ -305,11 +308,15 @@ class NameServerHandler:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._expire)
+        self._timer = asyncio.get_running_loop().call_at(due, self._expire, due)
 
-    def _expire(self) -> None:
+    def _expire(self, due: float) -> None:
         self._timer = None
-        for lease in self.registry.expire(clock.monotonic()):
+        now = clock.monotonic()
+        if now - due > LATE_S_MAX:  # what brokers said meanwhile is in their sockets, unread
+            logger.warning("this process did not run for %.1f s; leases are prolonged", now - due)
+            self.registry.leases.prolong(now - due + LATE_S_MAX, now)
+        for lease in self.registry.expire(now):
             self._metrics.expired.inc()
             reason = "its connection was lost" if lease.lost_at is not None else "it is silent"
             logger.warning("broker %s at %s is gone: %s", lease.broker, lease.address, reason)

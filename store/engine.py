@@ -711,6 +711,10 @@ class Engine:
         """False: the lease has ended. Needs no disk."""
         return self._parts.leases.renew(gateway, gateway_epoch, applied, now)
 
+    def prolong_leases(self, seconds: float, now: Now) -> None:
+        """For a caller that did not run for so long, and heard no renewals."""
+        self._parts.leases.prolong(seconds, now)
+
     def leave(self, gateway: str, gateway_epoch: int, now: Now) -> Pending[None]:
         self._core.at(now)
         self._parts.leases.leave(gateway, gateway_epoch)

@@ -50,6 +50,9 @@ KEEP_ALIVE_S: Final = 60.0
 """How often an idle gateway's data connection carries an empty DELIVER: half the time after
 which a silent connection is closed."""
 
+LATE_S_MAX: Final = 0.5
+"""A timer that is later than this was not held up by work: the machine stopped the process."""
+
 TIMER_S_MAX: Final = 1.0
 """The timer fires at least so often; rates and silence are looked at then."""
 
@@ -320,6 +323,8 @@ class StoreServer:
     def _fire(self) -> None:
         self._timer = None
         now = clock.monotonic()
+        if now - self._timer_at > LATE_S_MAX:
+            self._forgive(now - self._timer_at + LATE_S_MAX)
         recent = self.counters.recent
         if not recent or now - recent[-1][0] >= TIMER_S_MAX:
             self.counters.sample(self.context.engine, now)
@@ -328,6 +333,13 @@ class StoreServer:
             self._kept_alive = now
             self._keep_alive()
         self.tick_soon()
+
+    def _forgive(self, late_s: float) -> None:
+        """What gateways said while this process got no CPU is in its sockets, still unread."""
+        logger.warning("this process did not run for %.1f s; leases are prolonged", late_s)
+        now = clock.read()
+        self.context.engine.prolong_leases(late_s, now)
+        self.context.presences.prolong(late_s, now.monotonic)
 
     def _keep_alive(self) -> None:
         """A gateway that only waits for deliveries is not silent: its other connection beats."""

@@ -109,6 +109,13 @@ class Presences:
             self.end(presence.key)
         return due
 
+    def prolong(self, seconds: float, now: float) -> None:
+        """This store did not run for so long: nobody was silent meanwhile."""
+        for presence in self._presences.values():
+            presence.heard = min(presence.heard + seconds, now)
+            if presence.lost_at is not None:
+                presence.lost_at = min(presence.lost_at + seconds, now)
+
     def deadline(self) -> float | None:
         """When ``take_ended`` is next worth a call."""
         return min(

@@ -76,6 +76,11 @@ class Leases:
         lease.applied = max(lease.applied, applied)
         return True
 
+    def prolong(self, seconds: float, now: Now) -> None:
+        """This store did not run for so long and heard nobody: that is no silence of theirs."""
+        for lease in self._live.values():
+            lease.renewed = min(lease.renewed + seconds, now.monotonic)
+
     def is_live(self, gateway: str, epoch: int) -> bool:
         return self._find(gateway, epoch) is not None
 

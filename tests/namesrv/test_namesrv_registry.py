@@ -50,6 +50,16 @@ def test_lease_ends_in_silence() -> None:
     assert not names.leases.renew("c", "127.0.0.1:1", None, ONE, 6.0)
 
 
+def test_a_stopped_name_server_gives_the_brokers_their_time_back() -> None:
+    """What it slept is no silence of theirs; nobody is heard of later than now."""
+    names = registry()
+    names.register(registration(), ONE, 0.0)
+    names.leases.prolong(4.0, 7.0)
+    assert names.expire(6.9) == []
+    names.leases.prolong(4.0, 7.0)
+    assert names.leases.deadline == 10.0
+
+
 def test_lost_connection_ends_the_lease_soon() -> None:
     """One second after the socket is gone the broker leaves the routes."""
     names = registry()

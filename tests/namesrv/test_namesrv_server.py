@@ -3,6 +3,7 @@
 import asyncio
 import json
 import struct
+import time
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -142,6 +143,15 @@ async def test_broker_gone_from_routes(client: RemotingClient, server: NameServe
             pass
     answer = await ask(client, RequestCode.GET_BROKER_CLUSTER_INFO)
     assert json.loads(answer.body) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+async def test_a_stopped_name_server_blames_no_broker(client: RemotingClient) -> None:
+    """Heartbeats that came while it had no CPU are read before a lease ends."""
+    await client.request(register(heartbeatTimeoutMillis="500"), PATIENCE_S)
+    time.sleep(1.2)  # noqa: ASYNC251 - the whole process stands still
+    for _ in range(20):  # turns of the loop: its timer comes first
+        await asyncio.sleep(0)
+    assert (await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 0
 
 
 async def test_unregister(client: RemotingClient) -> None:
