@@ -202,7 +202,7 @@ class DirectoryClient:
             protocols=self._protocols,
         )
         joined = unpacked(await self._request(PrivateCode.JOIN, body), Joined, self._presence.name)
-        self._presence.joined(joined.gateway_epoch, sent_at)
+        self._presence.joined(joined.gateway_epoch, sent_at, lease_ms=joined.lease_ms)
         logger.info("joined as %s, epoch %d", self._presence.name, joined.gateway_epoch)
         while self._applied < joined.version:
             await self._read(wait_ms=0)

@@ -33,7 +33,6 @@ Connect = Callable[[Receive], Awaitable[RemotingClient]]
 Sign = Callable[[RemotingCommand], None]
 """Adds the gateway's credential to a request."""
 
-BEAT_S: Final = 1.0
 BEAT_ANSWER_S_MAX: Final = 2.5
 """A store that does not answer a beat by then is taken for lost (its own limit is 3 s)."""
 
@@ -211,10 +210,10 @@ class StoreConnection:
         return 0 if self._ended.is_set() else self._presence.epoch
 
     async def _beat(self, epoch: int) -> None:
-        """Renew every second until something ends."""
+        """Renew again and again until something ends."""
         while not self._ended.is_set():
             await self._renew(epoch)
-            await self._first_of(self._beat_now, self._ended, timeout_s=BEAT_S)
+            await self._first_of(self._beat_now, self._ended, timeout_s=self._presence.beat_s)
 
     async def _renew(self, epoch: int) -> None:
         self._beat_now.clear()

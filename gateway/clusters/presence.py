@@ -1,13 +1,18 @@
 """Who this gateway is to the stores: name, epoch, and how fresh its lease is."""
 
 from collections.abc import Callable
+from typing import Final
+
+BEAT_S: Final = 1.0
+BEATS_PER_LEASE: Final = 3
+"""Two renewals may be lost or late before the third decides."""
 
 
 class GatewayPresence:
     """
     Shared by the directory client, which joins, and every store link, which says HELLO with it
-    and renews once a second (the directory store answers for the lease, the others for the
-    presence there).
+    and renews once a second, or three times in a shorter term (the directory store answers for
+    the lease, the others for the presence there).
     """
 
     def __init__(self, name: str) -> None:
@@ -20,6 +25,9 @@ class GatewayPresence:
 
         self.applied = 0
         """Highest directory version this gateway has applied; reported with each renewal."""
+
+        self.beat_s = BEAT_S
+        """How often a renewal is sent."""
 
         self.renewed_at = 0.0
         """Monotonic seconds when the last successful renewal of the lease was *sent*."""
@@ -35,8 +43,9 @@ class GatewayPresence:
         """Call *listener* when a store says that this epoch is over."""
         self._suspected.append(listener)
 
-    def joined(self, epoch: int, now: float) -> None:
+    def joined(self, epoch: int, now: float, *, lease_ms: int) -> None:
         self.renewed_at = now
+        self.beat_s = min(BEAT_S, lease_ms / 1000 / BEATS_PER_LEASE)
         self._set_epoch(epoch)
 
     def renewed(self, epoch: int, now: float) -> None:

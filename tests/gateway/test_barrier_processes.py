@@ -14,7 +14,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons, wait_until
+from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
 
@@ -40,8 +40,8 @@ def connect(gateway: Daemon, client_id: str) -> mqtt.Client:
 
 def test_a_stopped_gateway_wakes_up_fenced(daemons: Daemons) -> None:
     name_server = daemons.namesrv()
-    daemons.store(name_server)
-    daemons.store(name_server, "store.directory=false", name="broker-b")
+    daemons.store(name_server, *HURRIED)
+    daemons.store(name_server, *HURRIED, "store.directory=false", name="broker-b")
     one = daemons.gateway(name_server, name="gw-1")
     two = daemons.gateway(name_server, name="gw-2")
     subscriber, publisher = connect(one, "subscriber"), connect(two, "publisher")
@@ -63,12 +63,10 @@ def test_a_stopped_gateway_wakes_up_fenced(daemons: Daemons) -> None:
     wait_until(
         lambda: all(message.is_published() for message in sent + late),
         "everything is acknowledged in the end",
-        timeout_s=30,
     )
     wait_until(
         lambda: {str(index) for index in range(40)} <= set(got),
         f"what was acknowledged arrives: {len(set(got))} of 40",
-        timeout_s=10,
     )
     for client in (publisher, subscriber):
         client.disconnect()

@@ -14,7 +14,7 @@ from protocols.canonical import GroupSpec, Head, Message, QueueKind, QueueRef, R
 from protocols.errors import Code
 from protocols.pipeline import Subscription
 from tests.support.core import Core, ListSink, call, until
-from tests.support.processes import Daemon, Daemons
+from tests.support.processes import HURRIED, Daemon, Daemons
 
 pytestmark = pytest.mark.client
 
@@ -33,8 +33,8 @@ def name_server(daemons: Daemons) -> Daemon:
 @pytest.fixture
 async def world(daemons: Daemons, name_server: Daemon) -> AsyncIterator[tuple[Core, list[Daemon]]]:
     stores = [
-        daemons.store(name_server, "store.directory=true", name="broker-a"),
-        daemons.store(name_server, "store.directory=false", name="broker-b"),
+        daemons.store(name_server, *HURRIED, "store.directory=true", name="broker-a"),
+        daemons.store(name_server, *HURRIED, "store.directory=false", name="broker-b"),
     ]
     core = Core("gw-1", ["{}:{}".format(*name_server.address("namesrv"))])
     await core.start(store_count=2)
@@ -154,5 +154,5 @@ async def test_a_new_store_is_noticed(
 ) -> None:
     """Within three seconds it takes traffic."""
     core, _ = world
-    daemons.store(name_server, "store.directory=false", name="broker-c")
+    daemons.store(name_server, *HURRIED, "store.directory=false", name="broker-c")
     await until(lambda: len(core.cluster.up_links()) == 3, timeout_s=3.0)

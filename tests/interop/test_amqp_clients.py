@@ -14,7 +14,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQu
 from protocols.mqtt.packets import V5, Connect, SubscribeItem
 from tests.support.mqtt_client import MqttClient
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons
+from tests.support.processes import HURRIED, Daemon, Daemons
 
 pytestmark = pytest.mark.client
 
@@ -32,8 +32,8 @@ class Cluster:
     def __init__(self, daemons: Daemons) -> None:
         self.daemons = daemons
         self.namesrv = daemons.namesrv()
-        self.directory = daemons.store(self.namesrv)
-        self.other = daemons.store(self.namesrv, "store.directory=false", name="broker-b")
+        self.directory = daemons.store(self.namesrv, *HURRIED)
+        self.other = daemons.store(self.namesrv, *HURRIED, "store.directory=false", name="broker-b")
         self.one = self.gateway("gw-1")
         self.two = self.gateway("gw-2")
 
@@ -172,7 +172,7 @@ async def test_messages_outlive_store_and_gateway(cluster: Cluster) -> None:
     """Confirmed messages and the topology are there after kill -9 of everything."""
     with Daemons() as daemons:
         namesrv = daemons.namesrv()
-        store = daemons.store(namesrv)
+        store = daemons.store(namesrv, *HURRIED)
         gateway = daemons.gateway(namesrv, *ONLY)
         async with await connect(gateway) as connection:
             channel = await connection.channel()

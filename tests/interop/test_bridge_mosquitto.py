@@ -12,7 +12,7 @@ import pytest
 from protocols.mqtt.packets import V5, V311, Connect, Publish, SubscribeItem
 from tests.support.mqtt_client import MqttClient
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons
+from tests.support.processes import HURRIED, Daemon, Daemons
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
@@ -58,7 +58,7 @@ class Site:
     def __init__(self, daemons: Daemons) -> None:
         self.upstream = Mosquitto(daemons.folder)
         namesrv = daemons.namesrv()
-        daemons.store(namesrv)
+        daemons.store(namesrv, *HURRIED)
         path = daemons.folder / "gateway.yaml"
         path.write_text(
             f"""

@@ -20,7 +20,7 @@ from cloudevents.core.bindings.http import (
 from cloudevents.core.v1.event import CloudEvent
 
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons, wait_until
+from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(300)]
 
@@ -275,7 +275,7 @@ def two_gateways(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
     """A cluster of its own, because one of the two will die."""
     with Daemons(tmp_path) as daemons:
         namesrv = daemons.namesrv()
-        daemons.store(namesrv)
+        daemons.store(namesrv, *HURRIED)
         yield daemons.gateway(namesrv), daemons.gateway(namesrv, name="gw-2")
 
 

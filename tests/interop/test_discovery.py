@@ -21,7 +21,7 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons, wait_until
+from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.client
 
@@ -144,7 +144,7 @@ def test_without_name_servers_traffic_goes_on(daemons: Daemons) -> None:
     lacks, and serves as soon as a name server is back.
     """
     names, addresses = three_name_servers(daemons)
-    daemons.store(addresses)
+    daemons.store(addresses, *HURRIED)
     gateway = daemons.gateway(addresses)
     assert post(gateway, "t") in (202, 404)
     client = connect(gateway, "c1")

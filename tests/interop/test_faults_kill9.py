@@ -31,6 +31,8 @@ KILL_COUNT = 21
 PUBLISHERS = 2
 TOPIC = "faults"
 PACE_S = 0.001
+SHORT = ("store.lease_ms=1000", "store.silence_ms_max=2000")
+"""A killed gateway has its name again when its lease is over."""
 
 
 class Load:
@@ -125,7 +127,7 @@ def test_nothing_acknowledged_is_lost_to_kills(tmp_path: Path) -> None:
     chance = random.Random(seed)
     with Daemons(tmp_path) as daemons:
         namesrv = daemons.namesrv()
-        store = daemons.store(namesrv)
+        store = daemons.store(namesrv, *SHORT)
         create_topic(next(iter(store.addresses.values())), TOPIC)
         gateways = [daemons.gateway(namesrv, name=name) for name in ("gw-1", "gw-2")]
         load = Load()

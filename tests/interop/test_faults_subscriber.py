@@ -20,7 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.demo.cluster import create_topic
 from tests.demo.devices import Device
-from tests.interop.test_faults_kill9 import PUBLISHERS, TOPIC, Load, kill_one, lacking
+from tests.interop.test_faults_kill9 import PUBLISHERS, SHORT, TOPIC, Load, kill_one, lacking
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons, wait_until
 
@@ -76,8 +76,8 @@ def test_a_durable_subscriber_misses_nothing(tmp_path: Path) -> None:
     with Daemons(tmp_path) as daemons:
         namesrv = daemons.namesrv()
         stores = [
-            daemons.store(namesrv),
-            daemons.store(namesrv, "store.directory=false", name="broker-b"),
+            daemons.store(namesrv, *SHORT),
+            daemons.store(namesrv, *SHORT, "store.directory=false", name="broker-b"),
         ]
         for store in stores:
             create_topic(store.addresses["store"], TOPIC)

@@ -17,7 +17,7 @@ from paho.mqtt.properties import Properties
 from tests.demo.cluster import create_topic
 from tests.support import java_clients
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons, wait_until
+from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 from tests.support.webhook_sink import WebhookSink
 
 pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(240)]
@@ -102,7 +102,7 @@ async def test_direct_sends_reach_everybody_over_the_death_of_the_gateway(
 ) -> None:
     """Half of them is sent while no gateway is alive; each comes once to each protocol."""
     namesrv = daemons.namesrv()
-    store = daemons.store(namesrv)
+    store = daemons.store(namesrv, *HURRIED)
     create_topic(next(iter(store.addresses.values())), TOPIC)
     gateway = daemons.gateway(namesrv)
     reader = MqttReader()

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -15,12 +14,12 @@ def test_a_stopped_gateway_comes_back_on_its_ports() -> None:
     """SIGSTOP past the lease: when it wakes it closes its doors, joins again and opens them."""
     with Daemons() as daemons:
         namesrv = daemons.namesrv()
-        daemons.store(namesrv)
+        store = daemons.store(namesrv, "store.lease_ms=1000", "store.silence_ms_max=2000")
         gateway = daemons.gateway(namesrv)
         command = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt"))]
         subscriber = subprocess.Popen([*command, "-t", "x", "-i", "s", "-k", "60", "-d"])
         gateway.signal(signal.SIGSTOP)
-        time.sleep(5.0)
+        wait_until(lambda: "is not heard any more" in store.log(), "its silence is noticed")
         gateway.signal(signal.SIGCONT)
         wait_until(lambda: "joined again" in gateway.log(), "a new lease")
         publish = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt"))]

@@ -23,7 +23,7 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property
 from tests.support.mqtt_client import MqttClient
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemon, Daemons
+from tests.support.processes import HURRIED, Daemon, Daemons
 
 pytestmark = pytest.mark.client
 
@@ -40,8 +40,8 @@ class Cluster:
     def __init__(self, daemons: Daemons) -> None:
         self.daemons = daemons
         self.namesrv = daemons.namesrv()
-        self.directory = daemons.store(self.namesrv)
-        self.other = daemons.store(self.namesrv, "store.directory=false", name="broker-b")
+        self.directory = daemons.store(self.namesrv, *HURRIED)
+        self.other = daemons.store(self.namesrv, *HURRIED, "store.directory=false", name="broker-b")
         self.one = self.gateway("gw-1")
         self.two = self.gateway("gw-2")
 

@@ -204,7 +204,11 @@ class Daemons:
         return self.start("namesrv", *_sets("namesrv.bind=127.0.0.1:0", *settings), name=name)
 
     def store(self, namesrv: Daemon | str, *settings: str, name: str = "broker-a") -> Daemon:
-        """A directory store unless *settings* say otherwise; its data outlives a restart."""
+        """
+        A directory store unless *settings* say otherwise; its data outlives a restart.
+
+        Where gateways die, let *settings* be `HURRIED` or the like.
+        """
         address = namesrv if isinstance(namesrv, str) else namesrv.addresses["namesrv"]
         return self.start(
             "store",
@@ -215,6 +219,7 @@ class Daemons:
                 f"store.namesrv={address}",
                 f"store.name={name}",
                 "store.directory=true",
+                *UNHURRIED,
                 *settings,
             ),
             name=name,
@@ -244,10 +249,17 @@ class Daemons:
             "--data",
             str(self.folder / name),
             *arguments,
-            *_sets("namesrv.bind=127.0.0.1:0", "store.bind=127.0.0.1:0", *any_ports(), *settings),
+            *_sets("namesrv.bind=127.0.0.1:0", "store.bind=127.0.0.1:0", *any_ports()),
+            *_sets(*UNHURRIED, *settings),
             name=name,
         )
 
+
+UNHURRIED = ("store.lease_ms=30000", "store.silence_ms_max=30000")
+"""A gateway that a loaded machine stops for some seconds is not given up."""
+
+HURRIED = ("store.lease_ms=3000", "store.silence_ms_max=3000")
+"""The defaults, for tests whose gateways are killed: others wait for the end of the lease."""
 
 LISTENERS = ("mqtt", "mqtt-ws", "amqp", "events", "grpc", "remoting", "admin")
 
