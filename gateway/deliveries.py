@@ -29,7 +29,7 @@ from protocols.canonical import (
 )
 from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import DeliverySink, DeliveryStream
-from protocols.tasks import Tasks
+from protocols.tasks import Tasks, outcomes
 
 logger = logging.getLogger("tidegate.deliveries")
 
@@ -62,9 +62,7 @@ class Streams:
     async def open_group(self, call: Call, spec: GroupSpec) -> None:
         spec = tenant_spec(call, spec)
         links = self._links(call, spec)
-        results = await asyncio.gather(
-            *(link.open_group(spec) for link in links), return_exceptions=True
-        )
+        results = await outcomes([link.open_group(spec) for link in links])
         raise_unless_some(results, spec.name)
 
     async def drop_group(self, call: Call, spec: GroupSpec) -> None:
@@ -85,12 +83,12 @@ class Streams:
         initial = 0 if spec.is_inherited else credit
         for name in {link.cluster for link in links}:  # first: a store may come up meanwhile
             self._streams[name][stream] = None
-        results = await asyncio.gather(
-            *(
+        shares = _shares(initial, len(links))
+        results = await outcomes(
+            [
                 stream.open_part(link, credit=share)
-                for link, share in zip(links, _shares(initial, len(links)), strict=True)
-            ),
-            return_exceptions=True,
+                for link, share in zip(links, shares, strict=True)
+            ]
         )
         try:
             raise_unless_some(results, spec.name)
@@ -171,9 +169,7 @@ class Streams:
 
     async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
         links = [link for cluster in self._clusters.values() for link in cluster.up_links()]
-        results = await asyncio.gather(
-            *(link.retained(tenant, subject_filters) for link in links), return_exceptions=True
-        )
+        results = await outcomes([link.retained(tenant, subject_filters) for link in links])
         raise_unless_some(results, "retained values")
         newest: dict[str, StoredMessage] = {}
         for found in results:

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from gateway.applied import Applied
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.connection import unpacked
 from gateway.clusters.presence import GatewayPresence
@@ -96,9 +97,8 @@ class DirectoryClient:
         self._link: TidegateLink | None = None
         self._found = asyncio.Event()
         self._table: dict[str, dict[str, Record]] = {}
-        self._applied = 0
+        self._applied = Applied(AWAY_S_MAX, lambda: _away("its table cannot be read"))
         self._watches: list[tuple[str, Callable[[Sequence[Record]], None]]] = []
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._writes: list[tuple[list[Put], asyncio.Future[list[PutResult]]]] = []
         self._is_writing = False
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
@@ -157,6 +157,7 @@ class DirectoryClient:
             except GatewayError as error:
                 logger.info("could not give the lease back: %s", error)
         await self._tasks.close()
+        self._applied.close()
 
     def _greeted(self, link: TidegateLink, hello: HelloAnswer) -> None:
         """A store answered HELLO: is it the one that keeps the directory?"""
@@ -204,7 +205,7 @@ class DirectoryClient:
         joined = unpacked(await self._request(PrivateCode.JOIN, body), Joined, self._presence.name)
         self._presence.joined(joined.gateway_epoch, sent_at, lease_ms=joined.lease_ms)
         logger.info("joined as %s, epoch %d", self._presence.name, joined.gateway_epoch)
-        while self._applied < joined.version:
+        while self._applied.version < joined.version:
             await self._read(wait_ms=0)
         self._is_joined = True
         for callback in self._joined:
@@ -236,7 +237,7 @@ class DirectoryClient:
     # ── the table ───────────────────────────────────────────────────────────────────────
 
     async def _read(self, *, wait_ms: int) -> None:
-        body = DirectoryRead(after=self._applied, count_max=RECORDS_MAX, wait_ms=wait_ms)
+        body = DirectoryRead(after=self._applied.version, count_max=RECORDS_MAX, wait_ms=wait_ms)
         answer = await self._request(
             PrivateCode.DIRECTORY_READ, body, timeout_s=wait_ms / 1000 + 3.0
         )
@@ -245,16 +246,15 @@ class DirectoryClient:
 
     def _take(self, records: Sequence[DirectoryRecord], head: int) -> None:
         """Apply what is news, tell who watches, report it."""
-        if head <= self._applied:
+        if head <= self._applied.version:
             return
         news = [
             Record(item.key, item.value, item.version, item.gateway, item.gateway_epoch)
             for item in records
-            if item.version > self._applied
+            if item.version > self._applied.version
         ]
         for record in news:
             self._apply(record)
-        self._applied = head
         before = self._matching.version
         self._matching.apply([record for record in news if record.key.startswith(FILTER_PREFIX)])
         if self._matching.version != before:
@@ -269,7 +269,7 @@ class DirectoryClient:
                     listener(changed)
                 except Exception:
                     logger.exception("a watcher of %s failed", prefix)
-        self._wake_waiters()
+        self._applied.rise(head)
 
     def _apply(self, record: Record) -> None:
         kind = record.key.partition("/")[0]
@@ -283,20 +283,6 @@ class DirectoryClient:
             table.pop(record.key, None)
         else:
             table[record.key] = record
-
-    def _wake_waiters(self) -> None:
-        waiting, self._waiters = self._waiters, []
-        for version, future in waiting:
-            if version > self._applied:
-                self._waiters.append((version, future))
-            elif not future.done():
-                future.set_result(None)
-
-    async def _applied_to(self, version: int) -> None:
-        if version > self._applied:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((version, future))
-            await future
 
     def get(self, key: str) -> Record | None:
         return self._table.get(key.partition("/")[0], {}).get(key)
@@ -330,14 +316,7 @@ class DirectoryClient:
         if not self._is_writing:
             self._is_writing = True
             self._tasks.start(self._write(), name="write")
-        results = await future
-        version = max(result.record.version for result in results)
-        try:
-            async with asyncio.timeout(AWAY_S_MAX):
-                await self._applied_to(version)
-        except TimeoutError:
-            raise _away("its table cannot be read") from None
-        return results
+        return await future
 
     async def _write(self) -> None:
         """Send what has gathered, one request at a time: writes of a storm share a commit."""
@@ -355,11 +334,11 @@ class DirectoryClient:
                         if not future.done():
                             future.set_exception(error)
                     continue
-                at = 0
+                at, written = 0, []
                 for puts, future in taken:
-                    if not future.done():
-                        future.set_result(results[at : at + len(puts)])
+                    written.append((future, results[at : at + len(puts)]))
                     at += len(puts)
+                self._applied.written(written)
         finally:
             self._is_writing = False
 
@@ -475,7 +454,7 @@ class DirectoryClient:
                 raise _away("a gateway with a lease does not take up the change")
         for gateway, epoch in waited.ended:
             self._fences.fence(gateway, epoch)
-        await self._applied_to(version)  # leases that ended before it are being fenced too
+        await self._applied.reached(version)  # leases that ended before it are being fenced too
         await self._fences.done()
 
     # ── who ─────────────────────────────────────────────────────────────────────────────

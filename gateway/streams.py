@@ -16,7 +16,7 @@ from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
 from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import DeliverySink
 from protocols.remoting.private import AckAction, AckItem, MarkItem
-from protocols.tasks import Tasks
+from protocols.tasks import Tasks, outcomes
 
 logger = logging.getLogger("tidegate.deliveries")
 
@@ -366,9 +366,7 @@ class LogicalStream:
     async def change_reads(self, spec: GroupSpec) -> None:
         self.spec = spec
         parts = [part for part in self._parts.values() if part.is_open]
-        results = await asyncio.gather(
-            *(part.link.open_group(spec) for part in parts), return_exceptions=True
-        )
+        results = await outcomes([part.link.open_group(spec) for part in parts])
         for part, result in zip(parts, results, strict=True):
             if isinstance(result, int):
                 part.group = result

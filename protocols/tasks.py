@@ -7,7 +7,7 @@ A task that nobody holds can vanish in mid-air, and one that nobody awaits hides
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -79,6 +79,20 @@ class Signal:
         if self._event is None:
             self._event = asyncio.Event()
         await self._event.wait()
+
+
+async def outcomes(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+    """
+    What each returns or raises, all under way at once.
+
+    One alone runs in the caller's task: what it sends leaves before anything that came in later.
+    """
+    if len(coroutines) == 1:
+        try:
+            return [await coroutines[0]]
+        except Exception as error:
+            return [error]
+    return await asyncio.gather(*coroutines, return_exceptions=True)
 
 
 async def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:

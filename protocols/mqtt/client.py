@@ -19,6 +19,7 @@ from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.mqtt.connection import (
     Acked,
+    Early,
     Event,
     Lost,
     MqttConnection,
@@ -28,8 +29,9 @@ from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.leftovers import put_aside
+from protocols.mqtt.mapping import Heads
 from protocols.mqtt.opened import Opened
-from protocols.mqtt.opening import open_session, server_reference
+from protocols.mqtt.opening import Agreed, open_session, server_reference
 from protocols.mqtt.packets import (
     Connect,
     Disconnect,
@@ -99,12 +101,11 @@ class Client:
             linger_s=LINGER_S,
         )
         self.opened: Opened | None = None
-        self._subscriber: Subscriber | None = None
         self._waiting: deque[Ordered] = NONE_WAITING
         self._inbound: Inbound | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._is_busy = False
-        self._is_opening = False
+        self._is_early = False
         self._is_congested = False
         self._is_gone = False
         self._is_taken = False
@@ -142,7 +143,7 @@ class Client:
         self.driver.flush()
         self._leave()
 
-    def _feed_ended(self, code: Code) -> None:
+    def feed_ended(self, code: Code) -> None:
         """The session's own stream is over: another gateway has it, or ours lost its lease."""
         if code == Code.PRECONDITION_FAILED:
             self.take_over()
@@ -165,7 +166,7 @@ class Client:
 
     @property
     def subscription_count(self) -> int:
-        return len(self.opened.subscriptions) if self.opened is not None else -1
+        return self.opened.subscription_count if self.opened is not None else -1
 
     @property
     def _name(self) -> str:
@@ -205,9 +206,10 @@ class Client:
             self._sends_will = event.reason != 0  # [MQTT-3.14.4-3]
             self._expiry_s = find_int(event.properties, Property.SESSION_EXPIRY, -1)
         elif isinstance(event, Connect):
-            self._is_opening = True
-            self._set_reading()
             self.front.tasks.start(self._open(event), name="open")
+        elif isinstance(event, Early):
+            self._is_early = True
+            self._set_reading()
         elif self.opened is not None:
             outbox = self.opened.outbox
             if isinstance(event, Acked):
@@ -219,28 +221,35 @@ class Client:
                 outbox.completed(event)
 
     def _in_order(self, event: Ordered) -> None:
-        assert self._inbound is not None
         if isinstance(event, PublishRun):
-            self._inbound.run(event)
+            self._publishing().run(event)
         elif isinstance(event, Publish):
-            self._inbound.publish(event)
+            self._publishing().publish(event)
         elif isinstance(event, Pubrel):
-            self._inbound.release(event)
+            self._publishing().release(event)
         else:
             self._is_busy = True
             self._idle.clear()
             self.front.tasks.start(self._subscribe(event), name="subscribe")
 
+    def _publishing(self) -> Inbound:
+        """Made with the first publish."""
+        if self._inbound is None:
+            assert self.opened is not None
+            self._inbound = Inbound(self.front, self.connection, self.opened, self)
+        return self._inbound
+
     async def _subscribe(self, packet: Subscribe | Unsubscribe) -> None:
         try:
-            assert self._subscriber is not None
+            assert self.opened is not None
+            subscriber = Subscriber(self.opened, self.front, self.connection)
             if isinstance(packet, Subscribe) and len(packet.items) > MANY_FILTERS:
                 async with self.front.many_filters:
-                    await self._subscriber.subscribe(packet)
+                    await subscriber.subscribe(packet)
             elif isinstance(packet, Subscribe):
-                await self._subscriber.subscribe(packet)
+                await subscriber.subscribe(packet)
             else:
-                await self._subscriber.unsubscribe(packet)
+                await subscriber.unsubscribe(packet)
         except Refused as error:
             self.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
         finally:
@@ -267,18 +276,16 @@ class Client:
                 self.connection.refuse(Reason.SERVER_BUSY)
                 self.driver.flush()
                 return
-            opened = await open_session(self.front, self, self.connection, self.driver, connect)
-            if opened is None:
+            agreed = await open_session(self.front, self, self.connection, self.driver, connect)
+            if agreed is None:
                 self.driver.flush()
                 return
-            self.opened = opened
-            self._subscriber = Subscriber(opened, self.front, self.connection)
-            opened.ended = self._feed_ended
-            self._inbound = Inbound(self.front, self.connection, opened, self)
+            self.opened = agreed.opened
+            self.opened.holder = self
             if self._is_gone or self._is_taken:
                 self._leave()
                 return
-            self._welcome(connect)
+            self._welcome(connect, agreed)
         except Refused as error:
             logger.info("client %s: %s", connect.client_id, error)
             self.connection.refuse(Reason.SERVER_UNAVAILABLE)
@@ -286,15 +293,16 @@ class Client:
         finally:
             if has_place:
                 self.front.places.give()
-            self._is_opening = False
-            self._set_reading()
+            if self._is_early:
+                self._is_early = False
+                self._set_reading()
             if self.opened is None:
                 self._left.set()
 
-    def _welcome(self, connect: Connect) -> None:
+    def _welcome(self, connect: Connect, agreed: Agreed) -> None:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
-        assert self.opened is not None
-        opened, now = self.opened, clock.monotonic()
+        opened, now, naming = agreed.opened, clock.monotonic(), agreed.opened.naming
+        record, writes_apache = opened.owned.record, self.front.settings.apache_properties
         self._connected_ms = clock.wall_ms()
         info = ClientInfo(
             "mqtt",
@@ -308,14 +316,14 @@ class Client:
         self._forget = self.front.services.clients.joined(
             info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"), self.move
         )
-        self.connection.accept(
-            opened.connack, opened.heads, keep_alive_s=opened.keep_alive_s, now=now
-        )
+        self.connection.open_qos2.update(record.received)
+        heads = Heads(opened.call.client_id, naming, writes_apache=writes_apache)
+        self.connection.accept(agreed.connack, heads, keep_alive_s=agreed.keep_alive_s, now=now)
         if self.front.presence is not None:
-            self.front.presence.online(opened.owned.record, connect, self.driver.peer)
+            self.front.presence.online(record, connect, self.driver.peer)
         self._end_with(opened.call.identity.expires_at_ms)
-        if opened.owned.record.leftovers:
-            opened.outbox.take_up(opened.owned.record.leftovers)
+        if record.leftovers:
+            opened.outbox.take_up(record.leftovers)
         opened.start_feed()
         self.front.board.follow(opened, self.connection)
         if items := automatic_items(opened):
@@ -361,7 +369,7 @@ class Client:
 
     def _set_reading(self) -> None:
         if (
-            self._is_opening
+            self._is_early
             or self._is_congested
             or len(self._waiting) > WAITING_EVENTS_MAX
             or self.connection.unanswered_count > self.front.settings.receive_max
@@ -438,9 +446,9 @@ class Client:
 
     def _last_record(self, opened: Opened) -> SessionRecord:
         """The session as the connection leaves it."""
-        received = self._inbound.received if self._inbound is not None else ()
-        next_id = opened.outbox.window.next_id
-        record = msgspec.structs.replace(opened.owned.record, received=received, next_id=next_id)
+        record, inbound = opened.owned.record, self._inbound
+        received = inbound.received if inbound is not None else record.received
+        record = msgspec.structs.replace(record, received=received, next_id=opened.next_id)
         if self._expiry_s < 0:
             return record
         expiry_s = min(self._expiry_s, self.front.settings.session_expiry_s_max)

@@ -45,6 +45,12 @@ from protocols.mqtt.properties import Property, find_int, find_str
 EARLY_BYTES_MAX: Final = 1 << 20
 """What may wait behind a CONNECT that is not answered yet."""
 
+EARLY_BYTES_HIGH: Final = 1 << 15
+"""From here on the owner is told to leave the rest in the kernel."""
+
+NO_HEADS: Final = Heads("")
+"""Before CONNACK nobody publishes."""
+
 
 class State(Enum):
     AWAITING_CONNECT = 1
@@ -95,6 +101,10 @@ class Acked(NamedTuple):
     packet_ids: list[int]
 
 
+class Early(NamedTuple):
+    """Much waits behind the CONNECT that is in work: read no more until it is answered."""
+
+
 class Lost(NamedTuple):
     """The connection is over by a fault or by time; nothing follows."""
 
@@ -113,6 +123,7 @@ Event = (
     | Subscribe
     | Unsubscribe
     | Disconnect
+    | Early
     | Lost
 )
 
@@ -147,7 +158,7 @@ class MqttConnection:
         self.open_qos2: set[int] = set()
         """Packet ids of QoS 2 publishes between PUBLISH and PUBCOMP."""
 
-        self.heads = Heads("")
+        self.heads = NO_HEADS
         self._limits = limits
         self._silence_s_max = 0.0
         self._session_expiry_s = 0
@@ -247,8 +258,10 @@ class MqttConnection:
         self._rest.clear()
 
     def _wait(self) -> list[Event]:
-        if len(self._rest) <= EARLY_BYTES_MAX:
+        if len(self._rest) <= EARLY_BYTES_HIGH:
             return []
+        if len(self._rest) <= EARLY_BYTES_MAX:
+            return [Early()]
         return [self.fail(Reason.QUOTA_EXCEEDED, "too much behind an unanswered CONNECT")]
 
     def _parse(self, data: bytes, now: float) -> list[Event]:

@@ -87,7 +87,6 @@ class Inbound:
         self._line = line
         self._repeats = dict.fromkeys(opened.owned.record.received, 0)
         # QoS 2 between PUBLISH and PUBREL: packet id → PUBRECs sent; -1: not stored yet
-        connection.open_qos2.update(self._repeats)
         self._released_early: set[int] = set()
         """PUBRELs that came before the store had the publish."""
 
@@ -148,9 +147,9 @@ class Inbound:
         if packet.qos == 2 and packet_id in self._repeats:
             self._repeat(packet_id)
             return
-        head = self._opened.heads.find(packet.topic, packet.qos, packet.retain)
+        head = self._connection.heads.find(packet.topic, packet.qos, packet.retain)
         if packet.retain and not packet.payload:
-            head = self._opened.heads.clearing(head)
+            head = self._connection.heads.clearing(head)
         key = self._once_key(packet_id) if packet.qos == 2 else b""
         wall_ms = clock.wall_ms()
         message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)

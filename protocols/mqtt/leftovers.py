@@ -67,6 +67,8 @@ async def put_aside(opened: Opened, *, is_lasting: bool) -> None:
 
     Not *is_lasting*: the session ends now, and what a share had sent to it with it.
     """
+    if not opened.has_outbox:
+        return
     window = opened.outbox.window
     found: tuple[LeftoverRecord, ...] = ()
     if is_lasting:

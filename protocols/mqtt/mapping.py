@@ -90,6 +90,10 @@ def _binary(value: str) -> bytes:
 # ── in ──────────────────────────────────────────────────────────────────────────────────
 
 
+NO_TABLES: Final[tuple[dict[bytes, Head], ...]] = ({}, {}, {}, {})
+"""Of a connection that has not published yet, as most never do; nothing is put into it."""
+
+
 class Heads:
     """
     The heads of one connection, one object per topic, QoS and retain flag.
@@ -98,6 +102,16 @@ class Heads:
     first byte (QoS 1, retain), key = topic bytes.
     """
 
+    __slots__ = (
+        "_clearing",
+        "_client_id",
+        "_naming",
+        "_others",
+        "_writes_apache",
+        "has_delayed",
+        "tables",
+    )
+
     def __init__(
         self, client_id: str, naming: Naming = PLAIN, *, writes_apache: bool = False
     ) -> None:
@@ -105,21 +119,26 @@ class Heads:
         self.has_delayed = False
         """Some head has a delay: look at each message for it."""
 
-        self.tables: tuple[dict[bytes, Head], ...] = ({}, {}, {}, {})
-        self._others: dict[tuple[str, bool], Head] = {}
-        self._clearing: dict[Head, Head] = {}
+        self.tables = NO_TABLES
+        self._others: dict[tuple[str, bool], Head] | None = None
+        self._clearing: dict[Head, Head] | None = None
         self._client_id = client_id
         self._naming = naming
 
     def find(self, topic: str, qos: int, retain: bool) -> Head:
         """The head of a valid topic, remembered. Raises PacketError."""
         if qos == 2:
-            head = self._others.get((topic, retain))
+            others = self._others
+            if others is None:
+                others = self._others = {}
+            head = others.get((topic, retain))
             if head is None:
-                if len(self._others) >= HEADS_MAX:
-                    self._others.clear()
-                head = self._others[topic, retain] = self._make(topic, qos, retain)
+                if len(others) >= HEADS_MAX:
+                    others.clear()
+                head = others[topic, retain] = self._make(topic, qos, retain)
             return head
+        if self.tables is NO_TABLES:
+            self.tables = ({}, {}, {}, {})
         table, key = self.tables[qos << 1 | retain], topic.encode()
         head = table.get(key)
         if head is None:
@@ -130,11 +149,14 @@ class Heads:
 
     def clearing(self, head: Head) -> Head:
         """The head of a retained publish without a body [MQTT-3.3.1-6]."""
-        found = self._clearing.get(head)
+        known = self._clearing
+        if known is None:
+            known = self._clearing = {}
+        found = known.get(head)
         if found is None:
-            if len(self._clearing) >= HEADS_MAX:
-                self._clearing.clear()
-            found = self._clearing[head] = replace(head, clears_retained=True)
+            if len(known) >= HEADS_MAX:
+                known.clear()
+            found = known[head] = replace(head, clears_retained=True)
         return found
 
     def _make(self, topic: str, qos: int, retain: bool) -> Head:

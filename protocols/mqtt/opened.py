@@ -1,51 +1,158 @@
 """A session in the hands of one connection: who, what it owns, its streams."""
 
-from collections.abc import Callable
+import asyncio
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from protocols.canonical import Call, GroupSpec
+from protocols.driver import Driver
 from protocols.errors import Code, Refused
+from protocols.mqtt.connection import Event, MqttConnection
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.front import Front
-from protocols.mqtt.mapping import Heads
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
-from protocols.mqtt.packets import Connack
+from protocols.mqtt.receiving import Receiving
+from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.session import Subscribed, Subscriptions
 from protocols.mqtt.sessions import Owned, rows, session_group, share_group
 from protocols.pipeline import DeliveryStream
 
 
+class Terms(NamedTuple):
+    """What CONNECT says about what may be sent to the client."""
+
+    inflight_max: int
+    packet_bytes_max: int
+    topic_alias_max: int
+
+
+@lru_cache(maxsize=1000)
+def terms(inflight_max: int, packet_bytes_max: int, topic_alias_max: int) -> Terms:
+    """One object for all clients that say the same."""
+    return Terms(inflight_max, packet_bytes_max, topic_alias_max)
+
+
+class Holder(Protocol):
+    """The connection that has the session."""
+
+    def feed_ended(self, code: Code) -> None:
+        """The session's own stream is over."""
+        ...
+
+
 class Opened:
-    """A connected session: who, what it owns, its feeds."""
+    """
+    A connected session: who, what it owns, its feeds.
+
+    Most clients of a gateway are idle: what only publishing or subscribing needs is made then.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_driver",
+        "_feeds",
+        "_outbox",
+        "_renderings",
+        "_streams",
+        "_subscriptions",
+        "_terms",
+        "call",
+        "feed",
+        "front",
+        "holder",
+        "naming",
+        "owned",
+    )
 
     def __init__(
         self,
         front: Front,
         call: Call,
         owned: Owned,
-        outbox: Outbox,
+        connection: MqttConnection,
+        driver: Driver[Event],
         *,
-        connack: Connack,
-        keep_alive_s: int,
+        terms: Terms,
+        renderings: Renderings,
         naming: Naming = PLAIN,
     ) -> None:
         self.front = front
         self.call = call
         self.owned = owned
-        self.outbox = outbox
-        self.connack = connack
-        self.keep_alive_s = keep_alive_s
         self.naming = naming
-        self.heads = Heads(call.client_id, naming, writes_apache=front.settings.apache_properties)
-        self.subscriptions = Subscriptions(item.subscribed() for item in owned.record.subscriptions)
+        self.holder: Holder | None = None
         self.feed: Feed | None = None
-        self.share_feeds: dict[str, Feed] = {}
-        self.ended: Callable[[Code], None] = lambda code: None
-        self._streams: list[tuple[Feed, DeliveryStream]] = []
+        self._connection = connection
+        self._driver = driver
+        self._terms = terms
+        self._renderings = renderings
+        self._outbox: Outbox | None = None
+        self._subscriptions: Subscriptions | None = None
+        self._feeds: dict[str, Feed] | None = None
+        self._streams: list[tuple[Feed, DeliveryStream]] | None = None
 
     @property
     def is_kept(self) -> bool:
         return self.owned.record.is_kept
+
+    @property
+    def outbox(self) -> Outbox:
+        """Made when something is first sent, or to be put in order with it."""
+        if self._outbox is None:
+            self._outbox = self._new_outbox()
+        return self._outbox
+
+    def _new_outbox(self) -> Outbox:
+        front, record, driver = self.front, self.owned.record, self._driver
+        return Outbox(
+            self._connection,
+            self._renderings,
+            client_id=self.call.client_id,
+            inflight_max=self._terms.inflight_max,
+            next_id=record.next_id,
+            keeps=record.is_kept,
+            packet_bytes_max=self._terms.packet_bytes_max,
+            topic_alias_max=self._terms.topic_alias_max,
+            flush_soon=driver.flush_soon,
+            call_soon=asyncio.get_running_loop().call_soon,
+            is_peer_slow=lambda: driver.is_peer_slow,
+            sent=front.sent,
+            dropped=front.dropped,
+            may_receive=Receiving(front.services.permission, self.call),
+            retained_ms_max=front.settings.retained_s_max * 1000,
+            observer=front.services.observer,
+            peer=driver.peer,
+        )
+
+    @property
+    def has_outbox(self) -> bool:
+        return self._outbox is not None
+
+    @property
+    def next_id(self) -> int:
+        """Packet id of the next publish to the client."""
+        return self.owned.record.next_id if self._outbox is None else self._outbox.window.next_id
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        if self._subscriptions is None:
+            known = self.owned.record.subscriptions
+            self._subscriptions = Subscriptions([item.subscribed() for item in known])
+        return self._subscriptions
+
+    @property
+    def subscription_count(self) -> int:
+        if self._subscriptions is None:
+            return len(self.owned.record.subscriptions)
+        return len(self._subscriptions)
+
+    @property
+    def share_feeds(self) -> dict[str, Feed]:
+        """Of its shared subscriptions, by filter."""
+        if self._feeds is None:
+            self._feeds = {}
+        return self._feeds
 
     # ── feeds ───────────────────────────────────────────────────────────────────────────
 
@@ -69,7 +176,7 @@ class Opened:
         streams = self.front.services.streams
         stream = await streams.open(self.call, self.own_spec(), feed, credit=feed.credit)
         self.feed = feed
-        self._streams.append((feed, stream))
+        self._opened(feed, stream)
 
     async def open_share(self, item: Subscribed) -> None:
         """Become a member of a shared subscription."""
@@ -86,12 +193,17 @@ class Opened:
         spec = share_group(self.call.tenant, item.share, item.subject_filter, item.tag)
         streams = self.front.services.streams
         stream = await streams.open(self.call, spec, feed, credit=feed.credit)
+        self._opened(feed, stream)
+
+    def _opened(self, feed: Feed, stream: DeliveryStream) -> None:
+        if self._streams is None:
+            self._streams = []
         self._streams.append((feed, stream))
 
     def start_feed(self) -> None:
         """Let what was opened flow."""
-        streams, self._streams = self._streams, []
-        for feed, stream in streams:
+        streams, self._streams = self._streams, None
+        for feed, stream in streams or ():
             feed.start(stream)
 
     def settle(self) -> None:
@@ -101,12 +213,15 @@ class Opened:
 
     def feeds(self) -> list[Feed]:
         own = [self.feed] if self.feed is not None else []
-        return own + list(self.share_feeds.values())
+        return own + list(self._feeds.values()) if self._feeds else own
 
     async def close_feeds(self) -> None:
         """End all streams; a session that ends with its connection forgets its rows too."""
         self.start_feed()
-        await self.outbox.close()
+        if self._outbox is not None:
+            await self._outbox.close()
+        if not self.subscription_count and not self.feeds():
+            return
         shares = [item for item in self.subscriptions if item.share]
         for feed in self.feeds():
             await feed.close(drop_group=feed is self.feed and not self.is_kept)
@@ -126,7 +241,11 @@ class Opened:
     def _own_ended(self, feed: Feed, code: Code) -> None:
         if feed is self.feed:
             self.feed = None
-            self.ended(code)
+            self._tell_ended(code)
+
+    def _tell_ended(self, code: Code) -> None:
+        if self.holder is not None:
+            self.holder.feed_ended(code)
 
     def _share_ended(self, feed: Feed, code: Code) -> None:
         """Somebody dropped the group while we joined, or the gateway lost its lease."""
@@ -142,4 +261,4 @@ class Opened:
             await self.open_share(item)
             self.start_feed()
         except Refused:
-            self.ended(Code.HA_NOT_AVAILABLE)
+            self._tell_ended(Code.HA_NOT_AVAILABLE)

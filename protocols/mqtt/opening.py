@@ -1,8 +1,7 @@
 """From CONNECT to CONNACK: who it is, which session, what the two sides agree on."""
 
-import asyncio
 import uuid
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocols.canonical import Call, Identity
 from protocols.driver import Driver
@@ -12,8 +11,7 @@ from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.fields import VARINT_MAX, PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.naming import Naming, mount_point_of
-from protocols.mqtt.opened import Opened
-from protocols.mqtt.outbox import Outbox
+from protocols.mqtt.opened import Opened, terms
 from protocols.mqtt.packets import (
     V5,
     V31,
@@ -25,7 +23,6 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
-from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import WillRecord
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import (
@@ -38,10 +35,21 @@ from protocols.tls import ClientCertificate, certificate_of
 
 PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no maximum
 
+CONNACK_BYTES_MAX: Final = 200_000
+"""No CONNACK is larger: an assigned id, a little response information, numbers."""
+
 ADMISSION: Final[dict[Code, Reason]] = {
     Code.TOO_MANY_REQUESTS: Reason.CONNECTION_RATE_EXCEEDED,
     Code.FORBIDDEN: Reason.BANNED,
 }
+
+
+class Agreed(NamedTuple):
+    """What CONNACK tells, and the session it opens."""
+
+    opened: Opened
+    connack: Connack
+    keep_alive_s: int
 
 
 # ── CONNECT ─────────────────────────────────────────────────────────────────────────────
@@ -53,7 +61,7 @@ async def open_session(
     connection: MqttConnection,
     driver: Driver[Event],
     connect: Connect,
-) -> Opened | None:
+) -> Agreed | None:
     """
     Everything up to CONNACK; None: refused, the refusal is queued.
 
@@ -193,7 +201,7 @@ async def _agree(
     call: Call,
     naming: Naming,
     renderings: Renderings,
-) -> Opened | None:
+) -> Agreed | None:
     """Take the session, open its streams, write CONNACK's properties."""
     settings, properties = front.settings, connect.properties
     expiry_s = _expiry_s(front, connect)
@@ -211,38 +219,26 @@ async def _agree(
         if connect.version == V5
         else (),
     )
-    outbox = Outbox(
-        connection,
-        renderings,
-        client_id=call.client_id,
-        inflight_max=min(
-            settings.inflight_max, find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
-        ),
-        next_id=owned.record.next_id,
-        keeps=owned.record.is_kept,
-        packet_bytes_max=packet_bytes_max,
-        topic_alias_max=find_int(properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
-        flush_soon=driver.flush_soon,
-        call_soon=asyncio.get_running_loop().call_soon,
-        is_peer_slow=lambda: driver.is_peer_slow,
-        sent=front.sent,
-        dropped=front.dropped,
-        may_receive=Receiving(front.services.permission, call),
-        retained_ms_max=settings.retained_s_max * 1000,
-        observer=front.services.observer,
-        peer=driver.peer,
-    )
+    receive_max = find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
     opened = Opened(
         front,
         call,
         owned,
-        outbox,
-        connack=connack,
-        keep_alive_s=keep_alive_s,
+        connection,
+        driver,
+        terms=terms(
+            min(settings.inflight_max, receive_max),
+            packet_bytes_max,
+            find_int(properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
+        ),
+        renderings=renderings,
         naming=naming,
     )
     try:
-        if len(encode_packet(connack, connect.version)) > packet_bytes_max:
+        if (
+            packet_bytes_max < CONNACK_BYTES_MAX
+            and len(encode_packet(connack, connect.version)) > packet_bytes_max
+        ):
             raise Refused(Code.PAYLOAD_TOO_LARGE, call.client_id, "CONNACK over its packet limit")
         await _reopen(opened)
     except Refused as error:
@@ -253,11 +249,13 @@ async def _agree(
             connection.fail(Reason.PACKET_TOO_LARGE, str(error))
             return None
         raise
-    return opened
+    return Agreed(opened, connack, keep_alive_s)
 
 
 async def _reopen(opened: Opened) -> None:
     """The streams of a session that was there before."""
+    if not opened.subscription_count:
+        return
     items = list(opened.subscriptions)
     if any(is_read(item) for item in items):
         await opened.open_feed()

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from protocols import clock
 from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read
 from protocols.errors import Code, Refused
+from protocols.mqtt.holders import Holders
 from protocols.mqtt.naming import EXCLUSIVE
 from protocols.mqtt.presence import Ended, Presence
 from protocols.mqtt.records import (
@@ -36,6 +36,7 @@ from protocols.mqtt.records import (
 )
 from protocols.mqtt.session import Subscribed
 from protocols.mqtt.topics import is_local
+from protocols.mqtt.turns import Turns
 from protocols.pipeline import Put, Record, Services, Subscription
 from protocols.tasks import Tasks
 
@@ -172,11 +173,9 @@ class Sessions:
         self._presence = presence
         self._owners: dict[str, tuple[Owner, int]] = {}
         # by key: who holds it here, at which owner epoch
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = Turns()
         self._tasks = Tasks("mqtt-sessions")
-        self._by_gateway: dict[tuple[str, int], set[str]] = {}
-        self._holder_of: dict[str, tuple[str, int]] = {}
-        self._known: set[str] = set()
+        self._holders = Holders()
         self._due: list[tuple[int, str, int]] = []
         self._busy: set[str] = set()
         self._last_epoch = 0
@@ -193,7 +192,7 @@ class Sessions:
     @property
     def counts(self) -> tuple[int, int]:
         """Sessions of all gateways: (connected, all)."""
-        return len(self._holder_of), len(self._known)
+        return self._holders.counts
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
@@ -205,10 +204,8 @@ class Sessions:
         """
         call = opening.call
         key = session_key(call.tenant, call.client_id)
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        async with lock:
+        await self._turns.take(key)
+        try:
             if (holding := self._owners.pop(key, None)) is not None:
                 holding[0].take_over()
                 await _gone(holding[0], call.client_id)
@@ -217,6 +214,8 @@ class Sessions:
                 if owned is not None:
                     self._owners[key] = (owner, owned.record.owner_epoch)
                     return owned
+        finally:
+            self._turns.give(key)
         raise Refused(Code.TOO_MANY_REQUESTS, call.client_id, "the client id is fought over")
 
     async def _try_open(self, key: str, opening: Opening) -> Owned | None:
@@ -381,23 +380,19 @@ class Sessions:
 
     def _changed(self, records: Sequence[Record]) -> None:
         for item in records:
-            holder = self._holder_of.pop(item.key, None)
-            if holder is not None:
-                self._by_gateway[holder].discard(item.key)
             holding = self._owners.get(item.key)
             record = decode_session(item.value) if item.value is not None else None
             if holding is not None and (record is None or record.owner_epoch > holding[1]):
                 del self._owners[item.key]
                 holding[0].take_over()
             if record is None:
-                self._known.discard(item.key)
+                self._holders.remove(item.key)
                 continue
-            self._known.add(item.key)
             if record.is_connected:
-                of = (record.gateway, record.gateway_epoch)
-                self._holder_of[item.key] = of
-                self._by_gateway.setdefault(of, set()).add(item.key)
-            elif due_ms := record.due_ms():
+                self._holders.set(item.key, (record.gateway, record.gateway_epoch))
+                continue
+            self._holders.set(item.key, None)
+            if due_ms := record.due_ms():
                 is_mine = record.gateway == self._services.directory.gateway
                 wait_ms = 0 if is_mine else int(HELP_S * 1000)
                 heapq.heappush(self._due, (due_ms + wait_ms, item.key, item.version))
@@ -405,20 +400,11 @@ class Sessions:
     async def _sweep_for_ever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            for key in self._orphans() + self._take_due():
+            orphans = self._holders.orphans(self._services.directory.is_live)
+            for key in orphans + self._take_due():
                 if key not in self._busy:
                     self._busy.add(key)
                     self._tasks.start(self._act(key), name=f"act {key}")
-
-    def _orphans(self) -> list[str]:
-        """Sessions whose gateway's lease has ended."""
-        directory, found = self._services.directory, list[str]()
-        for holder in [of for of, keys in self._by_gateway.items() if not keys]:
-            del self._by_gateway[holder]
-        for (gateway, epoch), keys in self._by_gateway.items():
-            if not directory.is_live(gateway, epoch):
-                found += keys
-        return found
 
     def _take_due(self) -> list[str]:
         found: list[str] = []

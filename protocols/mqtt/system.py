@@ -118,7 +118,9 @@ class Board:
 
     def follow(self, opened: "Opened", connection: MqttConnection) -> None:
         """Tell this client what changes, as long as it has such subscriptions."""
-        if any(is_local(item.subject_filter) for item in opened.subscriptions):
+        if opened.subscription_count and any(
+            is_local(item.subject_filter) for item in opened.subscriptions
+        ):
             self._followers[opened] = connection
 
     def unfollow(self, opened: "Opened") -> None:

@@ -19,6 +19,7 @@ from protocols.canonical import (
 )
 from protocols.errors import Code, Refused
 from protocols.pipeline import Subscription
+from protocols.tasks import outcomes
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster
 from tests.support.patience import PATIENCE_S
@@ -77,6 +78,21 @@ async def test_a_stream_gets_what_is_published_after_it_opened(world: World) -> 
     assert {d.attempt for d in found} == {1}
     stream.ack([d.handle for d in found])
     await stream.close()
+
+
+async def test_a_request_to_one_store_leaves_before_what_came_in_later() -> None:
+    """A group is opened before the publishes that were read behind its SUBSCRIBE are sent."""
+    sent: list[str] = []
+
+    async def open_group() -> int:
+        sent.append("group")
+        return 7
+
+    loop = asyncio.get_running_loop()
+    opening = loop.create_task(outcomes([open_group()]))
+    loop.call_soon(sent.append, "frame")
+    assert await opening == [7]
+    assert sent[0] == "group"
 
 
 async def test_credit_is_never_exceeded_and_all_arrives(world: World) -> None:
