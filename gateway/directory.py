@@ -59,6 +59,11 @@ JOIN_S_MAX: Final = 15.0
 READ_WAIT_MS: Final = 20_000
 WAIT_MS: Final = 2000
 BACK_OFF_S: Final = 0.1
+STORM_MIN: Final = 8
+STORM_GATHER_S: Final = 0.003
+"""After a request for so many at once the next waits a little: in a storm of connections each
+request, its commit and its reading back cost as much as ten writes."""
+
 RECORDS_MAX: Final = 10_000
 WRITES_MAX: Final = 1000
 """Conditional writes of one request; more wait for the next."""
@@ -339,6 +344,8 @@ class DirectoryClient:
                     written.append((future, results[at : at + len(puts)]))
                     at += len(puts)
                 self._applied.written(written)
+                if len(taken) >= STORM_MIN:
+                    await asyncio.sleep(STORM_GATHER_S)
         finally:
             self._is_writing = False
 
