@@ -13,12 +13,11 @@ import os
 import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from gateway.autotopics import AutoTopics
-from gateway.clusters.batches import Batch, Lane, Run, are_plain, bodies_of
+from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decided import Decision
@@ -67,6 +66,10 @@ OVER_BUDGET_MS: Final = 60_000
 
 CATCH_ALL_QUEUES: Final = 4
 
+LANES_SWEPT_MIN: Final = 4096
+"""Idle lanes are kept until there are so many lanes, or twice as many as were busy then: a device
+that publishes one message at a time needs its lane every time."""
+
 
 class GatewayPipeline:
     """Implements ``protocols.pipeline.Pipeline``."""
@@ -99,6 +102,8 @@ class GatewayPipeline:
         self._learning: dict[tuple[str, str], list[Batch]] = {}
         self._late_heads = LateHeads()
         self._resumes: list[tuple[Callable[[], None], Call | None]] = []
+        self._lane_count_max = LANES_SWEPT_MIN
+        self._is_any_congested = False
         self._held: dict[Call, int] = {}
         # calls whose messages a throttle holds back: their clients are not read
         self.auto_topics: AutoTopics | None = None
@@ -162,6 +167,7 @@ class GatewayPipeline:
             if lane.parked or not self._dispatch(batch, stamp, now_ms):
                 lane.parked.append(batch)
         self._flush_links()
+        self._is_any_congested = any(self._congested_links())
 
     def _flush_links(self) -> None:
         for cluster in self._clusters.values():
@@ -176,12 +182,13 @@ class GatewayPipeline:
         now_ms: int,
     ) -> Batch:
         self._sequence += 1
-        self.message_count += len(messages)
+        count = len(messages.bodies) if type(messages) is MessageRun else len(messages)
+        self.message_count += count
         is_plain = are_plain(messages)
         if not is_plain:
             messages = self._late_heads.of(messages, now_ms)
-        if is_plain and len(messages) <= IDS_AT_ONCE:
-            ids = self._ids.take_many(now_ms, len(messages))
+        if is_plain and count <= IDS_AT_ONCE:
+            ids = self._ids.take_many(now_ms, count)
         else:
             take_id = self._ids.take
             ids = [message.message_id.encode() or take_id(now_ms) for message in messages]
@@ -191,34 +198,39 @@ class GatewayPipeline:
             ids,
             done,
             sequence=self._sequence,
-            size_bytes=sum(map(len, bodies_of(messages))),
+            size_bytes=body_bytes(messages),
             is_plain=is_plain,
         )
         lane = self._lanes.get(call)
         if lane is None:
-            lane = self._lanes[call] = Lane(partial(self._forget_lane, call))
+            if len(self._lanes) >= self._lane_count_max:
+                self._sweep_lanes()
+            lane = self._lanes[call] = Lane()
         lane.batches.append(batch)
         batch.lane = lane
         return batch
 
-    def _forget_lane(self, call: Call) -> None:
-        self._lanes.pop(call, None)
+    def _sweep_lanes(self) -> None:
+        """Forget those of callers who wait for nothing."""
+        self._lanes = {call: lane for call, lane in self._lanes.items() if lane.batches}
+        self._lane_count_max = max(LANES_SWEPT_MIN, 2 * len(self._lanes))
 
     def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:
         """Send a batch on, from where it stopped; False: it waits and will be called again."""
         messages = batch.messages
-        total = len(messages)
+        run_head = messages.head if type(messages) is MessageRun else None
+        total = len(batch.ids)
         while batch.next_index < total:
             start = batch.next_index
-            head = messages[start].head
-            stop = start + 1
-            if type(messages) is MessageRun:
-                stop = total
-            elif not self.decider.policy.has_residuals:
-                while stop < total and messages[stop].head is head:
-                    stop += 1
+            if run_head is not None:
+                head, stop = run_head, total
+            else:
+                head, stop = messages[start].head, start + 1
+                if not self.decider.policy.has_residuals:
+                    while stop < total and messages[stop].head is head:
+                        stop += 1
             try:
-                decision = self._decision(batch.call, head, stamp, now_ms, messages[start])
+                decision = self._decision(batch, start, head, stamp, now_ms)
             except RouteUnknown as unknown:
                 self._wait_for_route(unknown, batch)
                 return False
@@ -230,22 +242,22 @@ class GatewayPipeline:
         batch.settle(1)
         return True
 
-    def _decision(
-        self, call: Call, head: Head, stamp: int, now_ms: int, message: Message
-    ) -> Decision:
-        key = (call, head)
-        decision = self._decisions.get(key)
+    def _decision(self, batch: Batch, index: int, head: Head, stamp: int, now_ms: int) -> Decision:
+        """The decision about a message of *head*. Raises RouteUnknown."""
+        call = batch.call
+        decision = self._decisions.get((call, head))
         if decision is not None and decision.stamp == stamp and not decision.is_over(now_ms):
             return decision
         if self.decider.policy.has_residuals:
+            properties = batch.messages[index].properties
             return self.decider.decide(
-                call, head, stamp=stamp, now_ms=now_ms, properties=message.properties
+                call, head, stamp=stamp, now_ms=now_ms, properties=properties
             )
         decision = self.decider.decide(call, head, stamp=stamp, now_ms=now_ms)
         if len(self._decisions) >= DECISIONS_MAX:
             for old in list(self._decisions)[: DECISIONS_MAX // 4]:
                 del self._decisions[old]
-        self._decisions[key] = decision
+        self._decisions[call, head] = decision
         return decision
 
     def _submit(self, batch: Batch, start: int, stop: int, decision: Decision) -> None:
@@ -414,9 +426,9 @@ class GatewayPipeline:
                     run.copy.link.submit(run)
                 continue
             batch.remaining -= run.count  # counted again below
-            message = batch.messages[run.start]
+            head = batch.messages[run.start].head
             try:
-                decision = self._decision(batch.call, message.head, stamp, now_ms, message)
+                decision = self._decision(batch, run.start, head, stamp, now_ms)
             except RouteUnknown as unknown:
                 batch.remaining += run.count
                 run.fail(Code.HA_NOT_AVAILABLE, f"the route of {unknown.topic} is unknown")
@@ -442,6 +454,8 @@ class GatewayPipeline:
     def is_congested(self, call: Call) -> bool:
         if self._held and call in self._held:
             return True
+        if not self._is_any_congested:  # looked at once a tick
+            return False
         store = self.decider.store_of(call)
         for cluster in self._clusters.values():
             for link in cluster.links.values():

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from protocols import clock
 from protocols.proxying import proxied
@@ -45,6 +46,42 @@ class SansIoConnection(Protocol[EventT]):
     def data_to_send(self) -> bytes:
         """All bytes queued since the last call; empty if none."""
         ...
+
+
+class Flushes:
+    """
+    The connections of one loop with something to write at the end of the tick.
+
+    One callback serves all of them: with hundreds of devices, a callback each costs as much as
+    the parsing of what they sent.
+    """
+
+    def __init__(self) -> None:
+        self._due: list[Driver[Any]] = []
+
+    def add(self, driver: "Driver[Any]") -> None:
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._due.append(driver)
+
+    def _run(self) -> None:
+        due, self._due = self._due, []
+        for driver in due:
+            try:
+                driver.flush()
+            except Exception as error:  # of one connection: the others' bytes leave all the same
+                context = {"message": f"flushing {driver.peer} failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+
+
+_flushes: WeakKeyDictionary[asyncio.AbstractEventLoop, Flushes] = WeakKeyDictionary()
+
+
+def _flushes_of(loop: asyncio.AbstractEventLoop) -> Flushes:
+    found = _flushes.get(loop)
+    if found is None:
+        found = _flushes[loop] = Flushes()
+    return found
 
 
 class Driver(asyncio.Protocol, Generic[E]):
@@ -84,6 +121,7 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._linger_s = linger_s
         self._is_lingering = False
         self._loop = asyncio.get_running_loop()
+        self._flushes = _flushes_of(self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._is_flush_due = False
@@ -152,7 +190,7 @@ class Driver(asyncio.Protocol, Generic[E]):
         """Write what the connection has queued, once, at the end of this tick."""
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self.flush)
+            self._flushes.add(self)
 
     def flush(self) -> None:
         """Write what the connection has queued, now."""
@@ -190,16 +228,22 @@ class Driver(asyncio.Protocol, Generic[E]):
             return
         if transport.is_closing() or self._is_lingering:
             return
-        data = self.connection.data_to_send()
+        connection = self.connection
+        data = connection.data_to_send()
         if data:
             transport.write(data)
-        if self.connection.is_closing:
+        if connection.is_closing:
             if data and self._linger_s and transport.can_write_eof():
                 self._linger(transport)
             else:
                 transport.close()
             return
-        self._set_timer()
+        if self._timer is None or self._stalled_since is not None:
+            self._set_timer()
+        else:
+            due = connection.deadline
+            if due is not None and due < self._timer_at:
+                self._set_timer()
 
     def _linger(self, transport: asyncio.Transport) -> None:
         """

@@ -43,6 +43,12 @@ def are_plain(messages: Sequence[Message]) -> bool:
     return type(messages) is MessageRun or all(map(eq, map(_rest_of, messages), repeat(_PLAIN)))
 
 
+def body_bytes(messages: Sequence[Message]) -> int:
+    """Bytes of all bodies."""
+    bodies = bodies_of(messages)
+    return len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+
+
 def bodies_of(messages: Sequence[Message]) -> list[bytes]:
     """By C code rather than by Python's, which is what a frame of a thousand is made of."""
     return messages.bodies if type(messages) is MessageRun else list(map(_body_of, messages))
@@ -306,12 +312,11 @@ class Lane:
     behind them wait too, so that a publisher's order holds.
     """
 
-    __slots__ = ("_is_advancing", "_on_empty", "batches", "parked")
+    __slots__ = ("_is_advancing", "batches", "parked")
 
-    def __init__(self, on_empty: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
         self.parked: deque[Batch] = deque()
-        self._on_empty = on_empty
         self._is_advancing = False
 
     def advance(self) -> None:
@@ -329,8 +334,6 @@ class Lane:
                     logger.exception("the receiver of a send result failed")
         finally:
             self._is_advancing = False
-        if not self.batches:
-            self._on_empty()
 
 
 def known_code(number: int) -> Code:

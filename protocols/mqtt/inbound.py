@@ -12,7 +12,13 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from protocols import clock
-from protocols.canonical import ONCE_BYTES, RELEASED_ONCE_PREFIX, Message, SendResults
+from protocols.canonical import (
+    ONCE_BYTES,
+    RELEASED_ONCE_PREFIX,
+    Message,
+    MessageRun,
+    SendResults,
+)
 from protocols.errors import Code
 from protocols.mqtt.connection import MqttConnection, PublishRun
 from protocols.mqtt.encoder import encode_ack
@@ -91,6 +97,11 @@ class Inbound:
         """PUBRELs that came before the store had the publish."""
 
         self._session = session_digest(opened.owned.record)
+        settings = front.settings
+        self._receive_max = settings.receive_max
+        self._tells_unmatched = settings.tells_unmatched
+        self._is_structured = settings.cloudevents == "structured"
+        self._outbox = opened.outbox
 
     @property
     def received(self) -> tuple[int, ...]:
@@ -102,17 +113,18 @@ class Inbound:
     def run(self, event: PublishRun) -> None:
         """Publishes without properties."""
         messages = event.messages
-        if messages[0].head.retain:  # all of a run have the same first byte
+        head = messages.head if type(messages) is MessageRun else messages[0].head
+        if head.retain:  # all of a run have the same first byte
             messages = clearing(messages, self._connection.heads)
         if self._connection.heads.has_delayed:
             messages = delayed(messages, wall_ms=clock.wall_ms())
-        if self._front.settings.cloudevents == "structured" and self._connection.version != V5:
+        if self._is_structured and self._connection.version != V5:
             messages = from_structured(messages, is_implied=True)
         self._post(messages, event.packet_ids)
 
     def _post(self, messages: Sequence[Message], packet_ids: list[bytes]) -> None:
         if packet_ids:
-            self._opened.outbox.own_posted += 1
+            self._outbox.own_posted += 1
         self._line.post(messages, partial(self._stored, packet_ids))
 
     def _stored(self, packet_ids: list[bytes], results: SendResults) -> None:
@@ -120,9 +132,9 @@ class Inbound:
             if self._front.settings.denied == "disconnect" and not results.is_all_stored:
                 self._end_if_denied([results[index].code for index in range(len(results))])
             return
-        connection, receive_max = self._connection, self._front.settings.receive_max
-        was_full = connection.unanswered_count > receive_max
-        if results.is_all_stored and not self._front.settings.tells_unmatched:
+        connection = self._connection
+        was_full = connection.unanswered_count > self._receive_max
+        if results.is_all_stored and not self._tells_unmatched:
             connection.acknowledge(packet_ids)
         else:
             for index, packet_id in enumerate(packet_ids):
@@ -132,7 +144,7 @@ class Inbound:
             connection.unanswered_count -= len(packet_ids)
         if was_full:
             self._line.read_on()
-        self._opened.outbox.own_answered()
+        self._outbox.own_answered()
         self._line.answered()
 
     # ── QoS 2 ───────────────────────────────────────────────────────────────────────────
@@ -153,12 +165,12 @@ class Inbound:
         key = self._once_key(packet_id) if packet.qos == 2 else b""
         wall_ms = clock.wall_ms()
         message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)
-        if self._front.settings.cloudevents == "structured":
+        if self._is_structured:
             is_implied = self._connection.version != V5
             (message,) = from_structured([message], is_implied=is_implied)
         if packet.qos == 2:
             self._repeats[packet_id] = -1
-            self._opened.outbox.own_posted += 1
+            self._outbox.own_posted += 1
             self._line.post([message], partial(self._received, packet_id))
         else:
             self._post([message], [packet_id.to_bytes(2, "big")] if packet.qos else [])
@@ -187,7 +199,7 @@ class Inbound:
             self._repeats.pop(packet_id, None)
             self._connection.open_qos2.discard(packet_id)
         self._answer(PUBREC, packet_id, code)
-        self._opened.outbox.own_answered()
+        self._outbox.own_answered()
         self._line.answered()
         if packet_id in self._released_early:
             self._released_early.remove(packet_id)
@@ -223,7 +235,7 @@ class Inbound:
         """An acknowledgement of what was stored, refused or released."""
         connection, version = self._connection, self._connection.version
         if code == Code.OK:
-            is_told = not is_matched and version == V5 and self._front.settings.tells_unmatched
+            is_told = not is_matched and version == V5 and self._tells_unmatched
             reason = Reason.NO_MATCHING_SUBSCRIBERS if is_told else Reason.SUCCESS
             connection.queue(encode_ack(first, packet_id, reason, version))
             return
