@@ -255,7 +255,11 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._is_lingering = True
         if self._timer is not None:
             self._timer.cancel()
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # the peer has gone already
+            transport.close()
+            return
         transport.resume_reading()
         self._timer = self._loop.call_later(self._linger_s, transport.close)
 
