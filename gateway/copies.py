@@ -1,6 +1,7 @@
 """The records of one head: the primary, and one on each other store that wants it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from gateway.clusters.batches import Copy
@@ -13,6 +14,8 @@ from protocols.remoting.records import encode_host
 
 TARGETS_MAX: Final = 500
 """Light queues one record is listed in; more are split over further copies."""
+
+NO_FLAGS: Final = SetFlag(0)
 
 Place = tuple[StoreLink, int]
 """A message queue: its store and its id there."""
@@ -51,14 +54,15 @@ class CopyMaker:
         for link, queues in pinned.items():
             if link is not home:
                 copies += [self._copy(link, 0, c, is_primary=False) for c in _chunks(queues)]
-        for copy in copies:
-            copy.count_targets(copies)
+        if len(copies) > 1:
+            for copy in copies:
+                copy.count_targets(copies)
         return tuple(copies)
 
     def _copy(
         self, link: StoreLink, queue_id: int, queues: Sequence[QueueRef], *, is_primary: bool
     ) -> Copy:
-        flags = SetFlag.IS_PRIMARY if is_primary else SetFlag(0)
+        flags = SetFlag.IS_PRIMARY if is_primary else NO_FLAGS
         if queues and queues[-1].kind is QueueKind.RETAINED:
             flags |= SetFlag.IS_RETAINED
         keys = tuple(queue.key() for queue in queues)
@@ -71,8 +75,14 @@ class CopyMaker:
             queues=tuple(queues),
             set_bytes=encode_set(SendSet(flags, self._topic, queue_id, keys)),
             template=link.template(self._topic, self._properties, self._born_host),
-            order_hash=order_hash(self._head.order_key),
+            order_hash=_hash_of(self._head.order_key),
         )
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(order_key: str) -> int:
+    """A client's key stands in all its heads."""
+    return order_hash(order_key)
 
 
 def _chunks(queues: Sequence[QueueRef]) -> Iterator[Sequence[QueueRef]]:

@@ -1,13 +1,22 @@
 """What was decided for one call and head: where its messages go, until when that holds."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gateway.clusters.batches import Copy
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.copies import Place
-from gateway.routing import Mirror
+from gateway.routing import Mirror, Target
 from gateway.throttle import Bucket
 from protocols.errors import Code, Refused
+
+
+class Origin(NamedTuple):
+    """The cluster, the topic and the route's target of a decision."""
+
+    cluster: str
+    topic: str
+    target: Target
 
 
 class Decision:
@@ -22,6 +31,7 @@ class Decision:
         "buckets",
         "is_unwanted",
         "mirrors",
+        "origin",
         "refusal",
         "stamp",
         "valid_until_ms",
@@ -39,6 +49,7 @@ class Decision:
         buckets: tuple[Bucket, ...] = (),
         mirrors: tuple[Mirror, ...] = (),
         valid_until_ms: int = 0,
+        origin: "Origin | None" = None,
     ) -> None:
         self.stamp = stamp
         self.refusal = refusal
@@ -51,6 +62,9 @@ class Decision:
         self.valid_until_ms = valid_until_ms
         """Wall time after which it must be made anew; 0: holds as long as the stamp."""
 
+        self.origin = origin
+        """What was chosen, if nothing but rules and the topic had a say in it."""
+
         self.is_unwanted = refusal is None and not places and not pinned
         """No topic keeps it and no queue wants it: nothing is stored, nothing fails."""
 
@@ -59,6 +73,18 @@ class Decision:
         self._pinned = pinned
         self._make_copies = make_copies
         self._copies: dict[int, tuple[Copy, ...]] = {}
+
+    def like(self, make_copies: Callable[[Place | None], tuple[Copy, ...]]) -> "Decision":
+        """The same message queues, buckets and mirrors; other light queues."""
+        return Decision(
+            self.stamp,
+            places=self._places,
+            is_movable=self._is_movable,
+            make_copies=make_copies,
+            buckets=self.buckets,
+            mirrors=self.mirrors,
+            valid_until_ms=self.valid_until_ms,
+        )
 
     def holds_until(self, until_ms: int) -> None:
         """No longer than that; 0: no bound of its own."""

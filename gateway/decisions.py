@@ -18,8 +18,9 @@ from gateway.clusters.link import LinkState, StoreLink
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.selector import bucket, rendezvous
 from gateway.copies import CopyMaker, Place
-from gateway.decided import Decision, away
+from gateway.decided import Decision, Origin, away
 from gateway.failback import FailBack
+from gateway.kinds import Kinds
 from gateway.mapping import (
     CATCH_ALL_TOPIC,
     MIRROR_OF,
@@ -90,6 +91,7 @@ class Decider:
 
         self.default_cluster = default_cluster
         self._fail_back = FailBack()
+        self._kinds = Kinds(matching)
         self._sticky: dict[Call, str] = {}
         self._missing: dict[tuple[str, str], int] = {}
 
@@ -126,6 +128,11 @@ class Decider:
         self, call: Call, head: Head, *, stamp: int, now_ms: int, properties: Properties = ()
     ) -> Decision:
         """Identity → ACL → route → match → cluster. Raises RouteUnknown."""
+        has_kinds = self.policy.is_subject_blind and not properties and not self.bridges
+        if has_kinds:
+            known = self._kinds.decide(self.policy, call, head, stamp=stamp, now_ms=now_ms)
+            if known is not None:
+                return known
         default = self.clusters[self.default_cluster]
         topic = self._named_topic(call, head, default)
         try:
@@ -150,6 +157,8 @@ class Decider:
             decision.mirrors = route.mirrors
         if self.policy.windows:
             decision.holds_until(self.policy.valid_until_ms(now_ms))
+        if has_kinds:
+            self._kinds.learn(call, head, decision)
         return decision
 
     def _check(self, call: Call, head: Head, topic: str) -> None:
@@ -218,8 +227,10 @@ class Decider:
                 reserve, until_ms = decision, now_ms + route.fail_back_ms
                 continue  # the others are used until it has been well for a while
             decision.holds_until(until_ms)
+            decision.origin = None
             return decision
         if reserve is not None:
+            reserve.origin = None
             return reserve
         assert failure is not None
         raise failure
@@ -289,6 +300,7 @@ class Decider:
             is_movable=is_movable,
             pinned=tuple(pinned),
             make_copies=make_copies,
+            origin=None if pinned else Origin(cluster.name, topic, target),
         )
 
     def _wanted(self, call: Call, head: Head, topic: str) -> tuple[QueueRef, ...]:

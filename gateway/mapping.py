@@ -7,6 +7,7 @@ stands whole in ``TG_SUBJECT`` unless it is the topic itself; names the gateway 
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from protocols.canonical import Call, Head, Properties
@@ -122,6 +123,7 @@ def qualified(tenant: str, topic: str) -> str:
     return f"{tenant}{NAMESPACE_SEPARATOR}{topic}"
 
 
+@lru_cache(maxsize=4096)
 def is_reserved(name: str) -> bool:
     """Whether a publisher's own property of this name is dropped."""
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)

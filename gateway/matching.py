@@ -111,7 +111,8 @@ class MatchingTable:
         found = self._matches.get(key)
         if found is None:
             tree = self._trees.get(tenant)
-            found = tuple(sorted(tree.match(subject), key=_queue_order)) if tree else ()
+            matched = tree.match(subject) if tree else ()
+            found = tuple(matched if len(matched) < 2 else sorted(matched, key=_queue_order))
             if len(self._matches) >= CACHED_SUBJECTS_MAX:
                 for old in list(self._matches)[: CACHED_SUBJECTS_MAX // 2]:
                     del self._matches[old]

@@ -34,6 +34,9 @@ class Policy:
     zone: str = ""
     """Ours, for ``prefer: same_zone``."""
 
+    is_subject_blind: bool = False
+    """No route and no throttle looks at more of an address than its topic."""
+
     has_residuals: bool = False
     """Some rule looks at properties: a decision holds for one message only."""
 
@@ -61,12 +64,29 @@ class Policy:
             addressing=Addressing(config.mqtt.mapping == "flat", config.mqtt.auto_topics),
             windows=_windows(config),
             zone=config.zone,
+            is_subject_blind=_is_subject_blind(config),
             has_residuals=any(when.header or when.expression for when in _judging(config)),
         )
 
     def valid_until_ms(self, now_ms: int) -> int:
         """Until when what is decided now holds, as far as rules have time windows; 0: for ever."""
         return next_change_ms(self.windows, now_ms) if self.windows else 0
+
+
+def _is_subject_blind(config: GatewayConfig) -> bool:
+    """The ACL is asked for each subject anyway."""
+    if config.mqtt.mapping == "flat" or config.mqtt.auto_topics:
+        return False
+    templates = [
+        text
+        for route in config.routes
+        for target in route.to
+        for text in (target.topic, target.key, target.tag, *target.properties.values())
+    ]
+    templates += [mirror.topic for route in config.routes for mirror in route.mirror]
+    looks = any(when.topic or when.header or when.expression for when in _judging(config))
+    is_per_topic = any(entry.per == "topic" for entry in config.throttle)
+    return not looks and not is_per_topic and not any("{" in text for text in templates)
 
 
 def _judging(config: GatewayConfig) -> Iterator[WhenConfig]:

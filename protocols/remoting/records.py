@@ -481,6 +481,7 @@ def decode_properties(text: bytes | str) -> Properties:
 # ── hosts and ids ───────────────────────────────────────────────────────────────────────
 
 
+@lru_cache(maxsize=4096)
 def encode_host(address: str) -> bytes:
     """``ip:port`` as the 8 bytes of a record; zeros for what is no IPv4 address."""
     host, _, port = address.rpartition(":")
