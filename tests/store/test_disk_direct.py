@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from store.direct import DIRECT_BYTES_MAX, PAGE_BYTES, DirectWriter
+from store.direct import DIRECT_BYTES, PAGE_BYTES, DirectWriter
 from store.disk import RealDisk
 
 NAME = "00000001.seg"
@@ -43,12 +43,17 @@ def test_writes_that_adjoin_keep_each_other(disk: RealDisk) -> None:
     assert disk.read(NAME, 0, FILE_BYTES) == kept
 
 
-def test_what_is_too_large_goes_the_other_way(disk: RealDisk) -> None:
-    large = random.Random(6).randbytes(DIRECT_BYTES_MAX)
+@pytest.mark.parametrize("more", [-4, 0, 1, DIRECT_BYTES, 2 * DIRECT_BYTES + 77])
+def test_what_does_not_fit_the_buffer_goes_in_several_writes(tmp_path: Path, more: int) -> None:
+    disk = RealDisk(str(tmp_path))
+    disk.create(NAME, 4 * DIRECT_BYTES)
+    large = random.Random(6).randbytes(DIRECT_BYTES + more)
+    half = len(large) // 2
     disk.write_through(NAME, 0, [b"head"])
-    disk.write_through(NAME, 4, [large])
+    disk.write_through(NAME, 4, [large[:half], b"", large[half:]])
     disk.write_through(NAME, 4 + len(large), [b"tail"])
     assert disk.read(NAME, 0, 8 + len(large)) == b"head" + large + b"tail"
+    disk.close()
 
 
 def test_a_file_of_the_same_name_is_another_file(disk: RealDisk) -> None:
