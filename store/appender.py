@@ -22,6 +22,7 @@ from store.log.format import (
     PAIR,
     Kind,
     crc32,
+    crc_of_size,
     entry_struct,
     seed,
     state_entry,
@@ -281,6 +282,7 @@ def _patch(
     """Queue offset, log position and store time into each record; their CRCs. The hot loop."""
     view = memoryview(body)
     nonce &= M32  # sums of small numbers are cheaper, and give the same seed
+    crc_of = crc_of_size((starts[-1] - starts[0]) // max(1, len(positions)))
     crcs: list[int] = []
     add = crcs.append
     for at, end, position, offset in zip(starts, starts[1:], positions, offsets, strict=False):
@@ -289,7 +291,7 @@ def _patch(
             _long(body, at + STORE_TIME_AT_V6, store_ms)
         else:
             _long(body, at + STORE_TIME_AT, store_ms)
-        add(crc32(view[at:end], (nonce + position) & M32))
+        add(crc_of(view[at:end], (nonce + position) & M32))
     return crcs
 
 

@@ -7,12 +7,12 @@ Only the CRC of each record is still a call per record.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from protocols.remoting.matrix import Matrix, np
 from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan
-from store.log.format import ENTRY, M32, PAIR, crc32
+from store.log.format import ENTRY, M32, PAIR, crc_of_size
 from store.log.messages import (
     BORN_V6,
     QUEUE_OFFSET_AT,
@@ -109,13 +109,21 @@ def patch(
     data[store_time + np.arange(8)] = time
 
 
-def checksums(body: bytearray, starts: Matrix, ends: Matrix, positions: Matrix, nonce: int) -> Any:
+def checksums(
+    body: bytearray, starts: Matrix, lengths: Matrix, positions: Matrix, nonce: int
+) -> Matrix:
     """The CRC of each record, seeded with its place."""
-    view = memoryview(body)
-    nonce &= M32
-    seeds = (positions + nonce) & M32
-    rows = zip(starts.tolist(), ends.tolist(), seeds.tolist(), strict=True)
-    return np.array([crc32(view[start:end], seed) for start, end, seed in rows], dtype=np.uint32)
+    seeds = ((positions + (nonce & M32)) & M32).tolist()
+    count, first, size = len(starts), int(starts[0]), int(lengths[0])
+    crc = crc_of_size(int(lengths.sum()) // count)
+    pieces: Iterable[bytes | memoryview]
+    if (lengths == size).all():
+        pieces = np.frombuffer(body, f"V{size}", count, first).tolist()
+    else:
+        view = memoryview(body)
+        ends = (starts + lengths).tolist()
+        pieces = [view[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+    return np.fromiter(map(crc, pieces, seeds), dtype=np.uint32, count=count)
 
 
 def entry_table(columns: dict[str, Any], places: Places) -> bytes:
@@ -179,7 +187,7 @@ class Bulk:
         places.take(positions)
         offsets = places.offsets[:, 0]
         patch(block.body, starts, lengths, positions, offsets, core.log.wall_ms)
-        crcs = checksums(block.body, starts, ends, positions, block.nonce)
+        crcs = checksums(block.body, starts, lengths, positions, block.nonce)
         columns = {"length": lengths, "crc": crcs, "order": self._orders, "flags": self.flags}
         rows = entry_table(columns, places)
         entries.positions.frombytes(positions.astype(np.uint64).tobytes())

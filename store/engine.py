@@ -22,7 +22,7 @@ from typing import TypeVar
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.private import (
-    AckItem,
+    AckRow,
     DirectoryRecord,
     DirectoryWrite,
     GroupOpen,
@@ -654,7 +654,7 @@ class Engine:
         for group in self._deliveries.end_holder(holder, is_lost=is_lost):
             self._keeper.used(group, now)
 
-    def ack(self, epoch: int, items: Sequence[AckItem], now: Now) -> Pending[list[tuple[int, int]]]:
+    def ack(self, epoch: int, items: Sequence[AckRow], now: Now) -> Pending[list[tuple[int, int]]]:
         """Ack, change or release; (grant, code) per item; INVALID_RECEIPT_HANDLE for stale ones.
         Acking what is done already is OK."""
         self._core.at(now)

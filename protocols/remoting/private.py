@@ -660,6 +660,10 @@ class AckItem(NamedTuple):
     delay_ms: int = 0
 
 
+AckRow = tuple[int, int, int, int, int]
+"""An ``AckItem``, or its fields as they came off the wire."""
+
+
 class MarkItem(NamedTuple):
     group: int
     position: int
@@ -676,12 +680,11 @@ def encode_marks(store_epoch: int, items: Sequence[MarkItem]) -> bytes:
     return EPOCH.pack(store_epoch) + b"".join([MARK_ITEM.pack(*item) for item in items])
 
 
-def decode_acks(body: bytes | memoryview) -> tuple[int, list[AckItem]]:
+def decode_acks(body: bytes | memoryview) -> tuple[int, list[AckRow]]:
     """(store epoch, items). Raises PeerError."""
     try:
         (epoch,) = EPOCH.unpack_from(body)
-        items = ACK_ITEM.iter_unpack(memoryview(body)[EPOCH.size :])
-        return epoch, [AckItem._make(item) for item in items]
+        return epoch, list(ACK_ITEM.iter_unpack(memoryview(body)[EPOCH.size :]))
     except struct.error as error:
         raise PeerError(f"ACK body: {error}") from error
 
@@ -698,6 +701,8 @@ def decode_marks(body: bytes | memoryview) -> tuple[int, list[MarkItem]]:
 
 def encode_ack_results(results: Sequence[tuple[int, int]]) -> bytes:
     """(grant, code) each."""
+    if results and results.count(results[0]) == len(results):
+        return ACK_RESULT.pack(*results[0]) * len(results)
     return b"".join([ACK_RESULT.pack(*result) for result in results])
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from protocols.clock import Now
 from protocols.errors import Code
-from protocols.remoting.private import AckAction, AckItem, MarkItem
+from protocols.remoting.private import AckAction, AckRow, MarkItem
 from store.answers import Granted, GrantedRun
 from store.core import Core
 from store.groups.group import GrantBatch, Group
@@ -40,6 +40,10 @@ from store.log.state import (
 
 OK: Final = int(Code.OK)
 STALE: Final = int(Code.INVALID_RECEIPT_HANDLE)
+ACK: Final = int(AckAction.ACK)
+RUN_LENGTH_MIN: Final = 4
+"""Acks from which looking whether they are of one grant pays (measured)."""
+
 MARKED_SENT: Final = 1
 TOO_OFTEN: Final = "delivery_limit"
 REJECTED: Final = "rejected"
@@ -209,9 +213,11 @@ class Deliveries:
     # ── back ────────────────────────────────────────────────────────────────────────────
 
     def ack(
-        self, epoch: int, items: Sequence[AckItem], now: Now | None = None
+        self, epoch: int, items: Sequence[AckRow], now: Now | None = None
     ) -> tuple[list[tuple[int, int]], bool]:
         """(results, whether one must wait for the disk)."""
+        if (run := self._ack_run(epoch, items)) is not None:
+            return run
         results: list[tuple[int, int]] = []
         done: dict[Group, list[int]] = {}
         rejected: dict[Group, list[int]] = {}
@@ -225,7 +231,7 @@ class Deliveries:
             batch = group.in_flight.get(position) if group is not None else None
             if group is None or batch is None or not batch.is_named_by(grant, epoch, now_epoch):
                 results.append((grant, self._judge(group, position, action)))
-            elif action == AckAction.ACK:
+            elif action == ACK:
                 done.setdefault(group, []).append(position)
                 results.append((grant, OK))
             elif action == AckAction.REJECT:
@@ -237,12 +243,36 @@ class Deliveries:
         for group, positions in rejected.items():
             must_wait = must_wait or not group.spec.is_volatile
             self._bury(group, positions, REJECTED)
+        return results, self._log_acks(done) or must_wait
+
+    def _ack_run(
+        self, epoch: int, items: Sequence[AckRow]
+    ) -> tuple[list[tuple[int, int]], bool] | None:
+        """``ack`` of deliveries of one grant, as most are; None: they are not."""
+        count = len(items)
+        if count < RUN_LENGTH_MIN or items[0][0] != items[-1][0] or items[0][2] != items[-1][2]:
+            return None
+        groups, positions, grants, actions, _ = zip(*items, strict=True)
+        number, grant = groups[0], grants[0]
+        group = self._table.get(number)
+        if group is None or count != groups.count(number) or count != grants.count(grant):
+            return None
+        batches = [*map(group.in_flight.get, positions)]
+        batch = batches[0]
+        if batch is None or batches.count(batch) < count or actions.count(ACK) < count:
+            return None
+        if not batch.is_named_by(grant, epoch, self._core.log.epoch):
+            return None
+        return [(grant, OK)] * count, self._log_acks({group: positions})
+
+    def _log_acks(self, done: Mapping[Group, Sequence[int]]) -> bool:
+        """These are done; True: their record must be durable before anybody is told."""
         logged = [(group.number, at) for group, at in done.items() if not group.spec.is_volatile]
         if logged:
             self._core.log.state(Kind.ACK, encode_ack(logged))
         for group, positions in done.items():
             self._end(group, positions)
-        return results, must_wait or bool(logged)
+        return bool(logged)
 
     def _end(self, group: Group, positions: Sequence[int]) -> None:
         group.done(positions)
@@ -252,7 +282,7 @@ class Deliveries:
 
     def _judge(self, group: Group | None, position: int, action: int) -> int:
         """A handle that is not current: fine if it acks what is done already."""
-        if group is None or action != AckAction.ACK:
+        if group is None or action != ACK:
             return STALE
         is_done = position <= group.top and position not in group.open
         return OK if is_done else STALE

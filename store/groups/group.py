@@ -206,14 +206,14 @@ class Group:
         """*batch* is in flight; positions may be new, returned or in flight before."""
         positions = batch.positions
         self.last_grant = max(self.last_grant, batch.grant)
-        self._offer(positions, ordinals)
-        if self.returned:
-            gone = set(positions)
-            self.returned = [position for position in self.returned if position not in gone]
-        for position in positions:
-            earlier = self.in_flight.get(position)
-            if earlier is not None:
-                self._leave(earlier)
+        if not self._offer(positions, ordinals):
+            if self.returned:
+                gone = set(positions)
+                self.returned = [position for position in self.returned if position not in gone]
+            for position in positions:
+                earlier = self.in_flight.get(position)
+                if earlier is not None:
+                    self._leave(earlier)
         self.in_flight.update(dict.fromkeys(positions, batch))
         if batch.holder:
             self.holders.setdefault(batch.holder, set()).add(batch)
@@ -230,10 +230,11 @@ class Group:
             self.held.setdefault(self._order(ordinal), deque()).append(position)
         self.held_count += len(positions)
 
-    def _offer(self, positions: Sequence[int], ordinals: Sequence[int]) -> None:
-        """Note positions that were never open before, for the cursor."""
+    def _offer(self, positions: Sequence[int], ordinals: Sequence[int]) -> bool:
+        """Note positions that were never open before, for the cursor; True: all are beyond those
+        that ever were."""
         if not positions:
-            return
+            return True
         is_new = positions[0] > self.top and (self.guard is None or not self.guard.levels)
         if is_new:  # the common case; a heap grows by larger keys at its end
             self.open.update(zip(positions, ordinals, strict=True))
@@ -243,16 +244,21 @@ class Group:
                 if position not in self.open:
                     self.open[position] = ordinal
                     heappush(self._heap, position)
-        self.top = max(self.top, *positions)
+        self.top = max(self.top, max(positions))
+        return is_new
 
     def _leave(self, batch: GrantBatch) -> None:
         batch.left -= 1
         if batch.left == 0 and batch.holder:
-            held = self.holders.get(batch.holder)
-            if held is not None:
-                held.discard(batch)
-                if not held:
-                    del self.holders[batch.holder]
+            self._forget_batch(batch)
+
+    def _forget_batch(self, batch: GrantBatch) -> None:
+        """Its holder has nothing of it any more."""
+        held = self.holders.get(batch.holder)
+        if held is not None:
+            held.discard(batch)
+            if not held:
+                del self.holders[batch.holder]
 
     def _order(self, ordinal: int) -> int:
         return self._entries.order_of(ordinal) or self.queue_order(ordinal)
@@ -298,20 +304,22 @@ class Group:
 
     def done(self, positions: Iterable[int]) -> None:
         """Acknowledged, dead-lettered or dropped: never again."""
-        in_flight, opened = self.in_flight, self.open
-        is_fifo = self.spec.is_fifo
-        has_facts = bool(self.attempts or self.marks or self.tags)
+        in_flight, opened, tags = self.in_flight, self.open, self.tags
+        is_fifo, has_facts = self.spec.is_fifo, bool(self.attempts or self.marks)
         for position in positions:
             batch = in_flight.pop(position, None)
             if batch is not None:
-                self._leave(batch)
+                batch.left -= 1
+                if not batch.left and batch.holder:
+                    self._forget_batch(batch)
             elif self.returned and position in self.returned:
                 self.returned.remove(position)
             ordinal = opened.pop(position, -1)
+            if tags:
+                tags.pop(position, None)
             if has_facts:
                 self.attempts.pop(position, None)
                 self.marks.pop(position, None)
-                self.tags.pop(position, None)
             if is_fifo and ordinal >= 0:
                 self._pass_turn(position, ordinal)
         self._advance()
@@ -362,8 +370,10 @@ class Group:
             self.last_done = max(self.last_done, self.top)
             heap.clear()
             return
+        last = self.last_done
         while heap and heap[0] not in opened:
-            self.last_done = max(self.last_done, heappop(heap))
+            last = max(last, heappop(heap))
+        self.last_done = last
 
     def give_back(self, positions: Iterable[int], *, counts: bool) -> None:
         """Back to their places; *counts*: the bytes went to the client."""
@@ -385,11 +395,7 @@ class Group:
 
     def release_holder(self, batch: GrantBatch) -> None:
         """Its stream is gone, its deliveries stay."""
-        held = self.holders.get(batch.holder)
-        if held is not None:
-            held.discard(batch)
-            if not held:
-                del self.holders[batch.holder]
+        self._forget_batch(batch)
         batch.holder = 0
 
     # ── facts ───────────────────────────────────────────────────────────────────────────

@@ -121,8 +121,13 @@ class Entries(Columns):
 
     def flags_of_each(self, positions: Sequence[int]) -> list[int]:
         """Of neighbours mostly: each is looked for near the one before."""
+        columns, index = self.locate(positions[0])
+        count = len(positions)
+        if index >= 0 and columns.positions[index : index + count] == array("Q", positions):
+            return columns.flags[index : index + count].tolist()
         found: list[int] = []
-        kept, flags, index = self.positions, self.flags, len(self.positions)
+        kept, flags = columns.positions, columns.flags
+        index = index if index >= 0 else len(kept)
         for position in positions:
             index = bisect_left(kept, position, index, min(index + NEAR, len(kept)))
             if index < len(kept) and kept[index] == position:

@@ -20,6 +20,7 @@ from typing import Final
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.clock import Now
+from protocols.daemon.lifecycle import tune_memory
 from protocols.remoting.private import (
     ITEM,
     NO_ONCE_KEY,
@@ -27,7 +28,9 @@ from protocols.remoting.private import (
     GroupOpen,
     ReadItem,
     SendSet,
+    decode_acks,
     decode_send,
+    encode_acks,
     encode_send,
     encode_set,
 )
@@ -203,7 +206,8 @@ def bench_append(folder: str) -> None:
 
 
 def bench_pop(folder: str) -> None:
-    """Grants are logged, acks awaited: each is durable before it counts."""
+    """Grants are logged, acks awaited: each is durable before it counts. What makes the bodies of
+    the acks is the client, and is not counted."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         store = Store(place)
         store.topic("bench")
@@ -221,20 +225,23 @@ def bench_pop(folder: str) -> None:
         store.drain()
         gc.collect()
         gc.freeze()
-        total = 0
+        total, client_s = 0, 0.0
         started, spent = time.perf_counter(), time.process_time()
         while granted := store.engine.take(group, 32, store.now(), invisible_ms=60_000):
             total += len(granted)
+            began = time.perf_counter()
             items = [AckItem(group, one.position, one.grant) for one in granted]
-            store.engine.ack(store.engine.epoch, items, store.now())
+            body = encode_acks(store.engine.epoch, items)
+            client_s += time.perf_counter() - began
+            store.engine.ack(*decode_acks(body), store.now())
             if total % 1024 == 0:
                 store.turn()
         store.drain()
-        elapsed = time.perf_counter() - started
-        spent = time.process_time() - spent
+        elapsed = time.perf_counter() - started - client_s
+        spent = time.process_time() - spent - client_s
         gc.unfreeze()
         print(
-            f"pop 32 + ack 32, durable: {total / elapsed:,.0f} msg/s, "
+            f"pop 32 + ack 32 (from the wire), durable: {total / elapsed:,.0f} msg/s, "
             f"CPU {spent / total * 1e6:.2f} us each"
         )
         store.close(is_clean=False)
@@ -406,6 +413,7 @@ def run_apart(case: str, folder: str) -> None:
 
 
 def main() -> None:
+    tune_memory()  # as the daemon does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all if none is named")
     parser.add_argument("--folder", default=None, help="on the disk that is measured")

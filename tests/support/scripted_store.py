@@ -230,7 +230,8 @@ class ScriptedStore:
         return command.answer(body=private.encode_body(answer))
 
     def _ack(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        epoch, items = private.decode_acks(command.body)
+        epoch, rows = private.decode_acks(command.body)
+        items = [private.AckItem._make(row) for row in rows]
         self.acks += items
         self.ack_epochs.append(epoch)
         results = [(item.grant + 1, Code.OK) for item in items]
