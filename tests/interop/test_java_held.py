@@ -65,6 +65,6 @@ def test_request_and_reply(addresses: dict[str, str]) -> None:
     asking = ",".join((addresses["store"], addresses["gateway"]))
     answering = ",".join((addresses["store"], addresses["gateway2"]))
     arguments = ["--topic", "asked", "--ask-doors", asking, "--answer-doors", answering]
-    output = java_clients.run("tidegate.RequestReply", *arguments, timeout_s=240)
+    output = java_clients.run_alone("tidegate.RequestReply", *arguments)
     replies = [line.split("\t")[1:] for line in output.splitlines() if line.startswith("reply")]
     assert replies == [[str(i), str(j), f"FROM {i}"] for i in range(2) for j in range(2)]

@@ -1,10 +1,11 @@
 """
-Apache's Java client as processes: built once by Maven into a cache folder, run with arguments.
+Apache's Java client: programs built once by Maven into a cache folder, run in one JVM in turn.
 
 Without Java or Maven the tests that need them are skipped, saying why; where ``CI`` is set they
 fail instead, so that a green run there means that the real client passed.
 """
 
+import atexit
 import base64
 import hashlib
 import os
@@ -16,11 +17,14 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.java_shell import RUN_S_MAX, Ended, JavaShell
+
 PROJECT = Path(__file__).resolve().parent.parent / "interop" / "java"
 CACHE = Path(os.environ.get("TIDEGATE_CACHE", Path.home() / ".cache" / "tidegate"))
 BUILD_S_MAX = 600
 JAVA_OPTIONS = ("-Xmx192m", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
+SHELL = "tidegate.Shell"
 PROGRAMS = {
     "send": "tidegate.Producer",
     "pull": "tidegate.PullConsumer",
@@ -114,27 +118,60 @@ def java_command(main: str, *arguments: str) -> list[str]:
     ]
 
 
-def run(main: str, *arguments: str, timeout_s: float = 300.0, is_checked: bool = True) -> str:
-    """Run a Java class to its end; its output. AssertionError if it fails."""
-    try:
-        done = subprocess.run(
-            java_command(main, *arguments), capture_output=True, text=True, timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout
-        raise AssertionError(f"{main} did not end in {timeout_s} s:\n{output}") from None
-    if is_checked and done.returncode != 0:
-        raise AssertionError(
-            f"{main} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-        )
-    return done.stdout + ("" if is_checked else done.stderr)
+class _Shells:
+    """The JVM that runs all programs; another one where version or options differ."""
+
+    def __init__(self) -> None:
+        self._shell: JavaShell | None = None
+        self._key: tuple[str, str] | None = None
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+
+    def run(self, program: str, *arguments: str) -> Ended:
+        key = (class_path(), os.environ.get("JAVA_TOOL_OPTIONS", ""))
+        if key != self._key:
+            self.close()
+        if self._shell is None:
+            self._shell, self._key = JavaShell(java_command(SHELL), str(CACHE)), key
+        try:
+            ended = self._shell.ask(program, *arguments)
+        except AssertionError:
+            self.close()
+            raise
+        if ended.code:
+            self.close()  # its clients may still be there
+        return ended
 
 
-def mqadmin(address: str, command: str, *arguments: str, is_checked: bool = True) -> str:
+_shells = _Shells()
+
+
+def run(main: str, *arguments: str) -> str:
+    """Run a Java class to its end, in a JVM that others used before; its output.
+
+    AssertionError if it fails.
+    """
+    ended = _shells.run(main, *arguments)
+    assert ended.code == 0, f"{main} ended with {ended.code}:\n{ended.output[-8000:]}"
+    return ended.output
+
+
+def run_alone(main: str, *arguments: str) -> str:
+    """In a JVM of its own."""
+    done = subprocess.run(
+        java_command(main, *arguments), capture_output=True, text=True, timeout=RUN_S_MAX
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def mqadmin(address: str, command: str, *arguments: str) -> str:
     """Apache's admin tool against the name server at *address*; what it prints."""
-    tool = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    os.environ.setdefault("ROCKETMQ_HOME", str(CACHE))
-    return run(tool, command, "-n", address, *arguments, is_checked=is_checked)
+    return run("mqadmin", command, "-n", address, *arguments)
 
 
 def options(

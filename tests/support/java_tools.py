@@ -7,15 +7,12 @@ Each is one file in ``tests/interop/java_tools``, compiled once into the cache.
 import hashlib
 import os
 import subprocess
-import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support import apache_rocketmq
 from tests.support.java_clients import CACHE
+from tests.support.java_shell import JavaShell
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "java_tools"
 COMPILE_S_MAX = 120
@@ -71,55 +68,12 @@ def run(
     return done.stdout.splitlines()
 
 
-class AdminShell:
+class AdminShell(JavaShell):
     """One JVM that runs one ``mqadmin`` command after the other, and clients beside them."""
 
     def __init__(self, namesrv: str) -> None:
-        self._folder = tempfile.TemporaryDirectory()  # some commands write into their folder
-        self._process = subprocess.Popen(
-            command_of("AdminShell", namesrv),
-            cwd=self._folder.name,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "ROCKETMQ_HOME": str(CACHE)},
-        )
-        self._answer()
+        super().__init__(command_of("AdminShell", namesrv), str(CACHE))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        self._folder.cleanup()
-
-    def run(self, *words: str, timeout_s: float = 180.0) -> str:
-        """The output of one command; the JVM is killed if it takes longer."""
-        assert self._process.stdin is not None
-        watchdog = threading.Timer(timeout_s, self._process.kill)
-        watchdog.start()
-        try:
-            self._process.stdin.write("\t".join(words) + "\n")
-            self._process.stdin.flush()
-            return self._answer()
-        finally:
-            watchdog.cancel()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        lines: list[str] = []
-        for line in self._process.stdout:
-            if line.rstrip("\n") == "=== done":
-                return "".join(lines)
-            lines.append(line)
-        raise AssertionError(f"the admin shell has ended:\n{''.join(lines)[-3000:]}")
+    def run(self, *words: str) -> str:
+        """The output of one command."""
+        return self.ask(*words).output

@@ -19,14 +19,14 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class HeldProducer {
     public static void main(String[] arguments) {
         try {
-            run(new Options(arguments));
+            System.exit(run(new Options(arguments)));
         } catch (Throwable error) { // the client's threads would keep the process alive
             error.printStackTrace();
             System.exit(1);
         }
     }
 
-    private static void run(Options options) throws Exception {
+    static int run(Options options) throws Exception {
         CountDownLatch asked = new CountDownLatch(options.number("asked", 0));
         TransactionMQProducer producer =
             new TransactionMQProducer(options.text("group", "tidegate-held"));
@@ -54,7 +54,7 @@ public final class HeldProducer {
         }
         Thread.sleep(options.number("linger-ms", 200)); // oneway ends leave before the connection
         producer.shutdown();
-        System.exit(0);
+        return 0;
     }
 
     /** By name: clients before 5.3.2 have no recall. */

@@ -10,14 +10,14 @@ import org.apache.rocketmq.common.message.Message;
 public final class Producer {
     public static void main(String[] arguments) {
         try {
-            run(new Options(arguments));
+            System.exit(run(new Options(arguments)));
         } catch (Throwable error) { // the client's threads would keep the process alive
             error.printStackTrace();
             System.exit(1);
         }
     }
 
-    private static void run(Options options) throws Exception {
+    static int run(Options options) throws Exception {
         DefaultMQProducer producer =
             new DefaultMQProducer(options.text("group", "tidegate-producer"), options.hook());
         producer.setNamesrvAddr(options.text("address", ""));
@@ -49,7 +49,7 @@ public final class Producer {
             }
         }
         producer.shutdown();
-        System.exit(0);
+        return 0;
     }
 
     private static void print(SendResult result) {

@@ -12,14 +12,14 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public final class PullConsumer {
     public static void main(String[] arguments) {
         try {
-            run(new Options(arguments));
+            System.exit(run(new Options(arguments)));
         } catch (Throwable error) { // the client's threads would keep the process alive
             error.printStackTrace();
             System.exit(1);
         }
     }
 
-    private static void run(Options options) throws Exception {
+    static int run(Options options) throws Exception {
         DefaultMQPullConsumer consumer =
             new DefaultMQPullConsumer(options.text("group", "tidegate-pull"), options.hook());
         consumer.setNamesrvAddr(options.text("address", ""));
@@ -49,6 +49,6 @@ public final class PullConsumer {
             }
         }
         consumer.shutdown();
-        System.exit(left > 0 ? 1 : 0);
+        return left > 0 ? 1 : 0;
     }
 }

@@ -38,14 +38,14 @@ public final class PushConsumer {
 
     public static void main(String[] arguments) {
         try {
-            run(new Options(arguments));
+            System.exit(run(new Options(arguments)));
         } catch (Throwable error) { // the client's threads would keep the process alive
             error.printStackTrace();
             System.exit(1);
         }
     }
 
-    private static void run(Options options) throws Exception {
+    static int run(Options options) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             options.text("group", "tidegate-push"), options.hook(),
             new AllocateMessageQueueAveragely());
@@ -93,6 +93,6 @@ public final class PushConsumer {
         // The client takes note of a listener's answer after it returned: shut down only then.
         consumer.setAwaitTerminationMillisWhenShutdown(isDone ? 30_000 : 0);
         consumer.shutdown();
-        System.exit(isDone ? 0 : 1);
+        return isDone ? 0 : 1;
     }
 }

@@ -18,15 +18,14 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class RequestReply {
     public static void main(String[] arguments) {
         try {
-            run(new Options(arguments));
+            System.exit(run(new Options(arguments)));
         } catch (Throwable error) { // the client's threads would keep the process alive
             error.printStackTrace();
             System.exit(1);
         }
-        System.exit(0);
     }
 
-    private static void run(Options options) throws Exception {
+    static int run(Options options) throws Exception {
         String topic = options.text("topic", "");
         String[] answering = options.text("answer-doors", "").split(",");
         for (int i = 0; i < answering.length; i++) {
@@ -42,6 +41,7 @@ public final class RequestReply {
                 System.out.println(String.join("\t", "reply", "" + i, "" + j, text));
             }
         }
+        return 0;
     }
 
     private static DefaultMQProducer producer(String door, String name) throws Exception {
