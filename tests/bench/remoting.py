@@ -149,7 +149,7 @@ def apache(options: argparse.Namespace, work: Callable[[str, int], None]) -> Non
     flush = "SYNC_FLUSH" if options.flush == "sync" else "ASYNC_FLUSH"
     with (
         tempfile.TemporaryDirectory() as folder,
-        ApacheCluster(Path(folder), flush=flush, extra=APACHE_EXTRA) as cluster,
+        ApacheCluster(Path(folder), flush=flush, extra=APACHE_EXTRA, is_measured=True) as cluster,
     ):
         create_topic(cluster.broker, "warm")
         for code in ("1", "32"):

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from protocols.remoting.command import RemotingCommand
 from tests.support import apache_rocketmq, java_clients
 from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import Daemons
+from tests.support.processes import Daemons, wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -73,11 +72,15 @@ def test_producer_and_consumers(site: Site) -> None:
 
 
 def test_dead_broker_leaves_the_routes(site: Site, tmp_path: Path) -> None:
-    """Within 3 s of a ``kill -9`` no route names the broker (Apache: up to 2 minutes)."""
+    """
+    Soon after a ``kill -9`` no route names the broker (Apache: up to 2 minutes).
+
+    How soon is judged on a clock of their own by the tests of the registry.
+    """
     names = {"cluster": "Doomed", "broker_name": "broker-x"}
     with ApacheCluster(tmp_path, namesrv=site.namesrv, **names) as doomed:
         assert "broker-x" in asyncio.run(known_brokers(site.namesrv))
         os.kill(doomed.pids[-1], signal.SIGKILL)
-        killed = time.monotonic()
-        while "broker-x" in asyncio.run(known_brokers(site.namesrv)):
-            assert time.monotonic() < killed + 3
+        wait_until(
+            lambda: "broker-x" not in asyncio.run(known_brokers(site.namesrv)), "it is gone", 60
+        )

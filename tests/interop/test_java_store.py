@@ -1,4 +1,4 @@
-"""Apache's Java client and admin tool against our name server and our store, as processes."""
+"""Apache's Java client against our name server and our store; its tool is in test_mqadmin."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -28,20 +28,6 @@ def create_topic(site: Site, topic: str, queue_count: int = 4) -> str:
     count = str(queue_count)
     arguments = ("-c", "DefaultCluster", "-t", topic, "-r", count, "-w", count)
     return java_clients.mqadmin(site.namesrv, "updateTopic", *arguments)
-
-
-def test_admin_tools(site: Site) -> None:
-    """clusterList, updateTopic, topicRoute, topicList, topicStatus."""
-    cluster = java_clients.mqadmin(site.namesrv, "clusterList")
-    assert site.store.addresses["store"] in cluster
-    assert "broker-a" in cluster
-    assert "success" in create_topic(site, "Admin", 3)
-    route = java_clients.mqadmin(site.namesrv, "topicRoute", "-t", "Admin")
-    assert '"readQueueNums":3' in route
-    assert site.store.addresses["store"] in route
-    assert "Admin" in java_clients.mqadmin(site.namesrv, "topicList").split()
-    status = java_clients.mqadmin(site.namesrv, "topicStatus", "-t", "Admin")
-    assert status.count("broker-a") == 3
 
 
 def test_producer_and_pull_consumer(site: Site) -> None:

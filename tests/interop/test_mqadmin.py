@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,6 @@ from tests.support.processes import Daemons, wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
-SHELLS = 3
-"""JVMs side by side: a command of the tool spends up to 3 s ending its client."""
-
 README = Path(__file__).resolve().parents[2] / "store" / "README.md"
 
 
@@ -28,7 +24,7 @@ class Site:
 
     def __init__(self, namesrv: str, broker: str, folder: Path) -> None:
         self.namesrv = namesrv
-        self.shells = [AdminShell(namesrv) for _ in range(SHELLS)]
+        self.shell = AdminShell(namesrv)
         self.names = {
             **{"cluster": "DefaultCluster", "broker": broker, "folder": str(folder)},
             **{"topic": "Tools", "other": "Other", "group": "ToolGroup", "key": "the-key"},
@@ -40,29 +36,27 @@ class Site:
         self._prepare()
 
     def close(self) -> None:
-        for shell in self.shells:
-            shell.__exit__(None, None, None)
+        self.shell.close()
 
-    def admin(self, shell: AdminShell, line: str) -> str:
+    def admin(self, line: str) -> str:
         words = line.split(" ")
-        return shell.run(words[0], "-n", self.namesrv, *words[1:])
+        return self.shell.run(words[0], "-n", self.namesrv, *words[1:])
 
     def _prepare(self) -> None:
-        first = self.shells[0]
+        shell = self.shell
         names = self.names
         for topic in (names["topic"], names["other"]):
             line = f"updateTopic -c {names['cluster']} -t {topic} -r 4 -w 4"
-            assert "success" in self.admin(first, line)
-        sent = first.run("client", "send", names["topic"], "tagA", names["key"], "body")
+            assert "success" in self.admin(line)
+        sent = shell.run("client", "send", names["topic"], "tagA", names["key"], "body")
         ids = sent.split()
         names |= dict(zip(("unique_id", "offset_id", "queue", "offset"), ids, strict=True))
-        names["traced_id"] = first.run("client", "trace", names["topic"], "traced").strip()
-        names["client"] = first.run("client", "consume", names["group"], names["topic"]).strip()
+        names["traced_id"] = shell.run("client", "trace", names["topic"], "traced").strip()
+        names["client"] = shell.run("client", "consume", names["group"], names["topic"]).strip()
         progress = f"consumerProgress -g {names['group']}"
         wait_until(
-            lambda: re.search(r"Consume Diff Total: 0", self.admin(self.shells[1], progress)),
+            lambda: re.search(r"Consume Diff Total: 0", self.admin(progress)),
             "the consumer has caught up",
-            60,
         )
 
     def run(self, row: Row) -> tuple[Row, str, bool]:
@@ -70,11 +64,7 @@ class Site:
         pattern = row.pattern.format(**{k: re.escape(v) for k, v in self.names.items()})
         output = ""
         for _ in range(2):
-            shell = self.shells.pop()
-            try:
-                output = self.admin(shell, row.line.format(**self.names))
-            finally:
-                self.shells.append(shell)
+            output = self.admin(row.line.format(**self.names))
             if re.search(pattern, output):
                 return row, output, True
             if "RemotingTimeoutException" not in output:
@@ -82,14 +72,10 @@ class Site:
         return row, output, False
 
     def run_all(self) -> list[tuple[Row, str, bool]]:
-        """What is made first and deleted last is so; all else side by side."""
+        """What is made first and deleted last is so; all else as it stands."""
         ordered = [row for row in WORKS if "Cloned" in row.line or "WritePerm" in row.line]
         rest = [row for row in WORKS[1:-2] if row not in ordered]
-        results = [self.run(WORKS[0])]
-        with ThreadPoolExecutor(SHELLS) as pool:
-            results += pool.map(self.run, rest)
-        results += [self.run(row) for row in (*ordered, *WORKS[-2:])]
-        return results
+        return [self.run(row) for row in (WORKS[0], *rest, *ordered, *WORKS[-2:])]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +100,7 @@ def test_every_row_that_works_works(site: Site) -> None:
 
 def test_every_command_has_its_row(site: Site) -> None:
     """What mqadmin lists is in the table, once."""
-    output = site.shells[0].run("client", "commands")
+    output = site.shell.run("client", "commands")
     listed = set(output.split())
     known = [*{command_of(row) for row in WORKS}, *NOT_APPLICABLE, *MISSING]
     assert len(known) == len(set(known))

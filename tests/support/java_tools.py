@@ -15,6 +15,7 @@ from tests.support.java_clients import CACHE
 from tests.support.java_shell import JavaShell
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "java_tools"
+SHARED = SOURCES.parent / "java" / "src" / "main" / "java"
 COMPILE_S_MAX = 120
 
 
@@ -22,12 +23,14 @@ def compiled(program: str) -> Path:
     """The folder with the classes of *program*; compiled when its source is new."""
     apache_rocketmq.require("javac")
     source = SOURCES / f"{program}.java"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    parts = source.read_bytes() + (SHARED / "tidegate" / "Endings.java").read_bytes()
+    digest = hashlib.sha256(parts).hexdigest()[:16]
     folder = CACHE / f"java-tools-{program}-{digest}"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         jars = f"{apache_rocketmq.JARS}/*"
-        command = ["javac", "-nowarn", "-proc:none", "-cp", jars, "-d", str(folder), str(source)]
+        command = ["javac", "-nowarn", "-proc:none", "-cp", jars, "-sourcepath", str(SHARED)]
+        command += ["-d", str(folder), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
         assert done.returncode == 0, done.stderr
         (folder / "done").touch()

@@ -15,6 +15,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
+import tidegate.Endings;
 
 /**
  * Many mqadmin commands in one JVM, with a producer and consumers beside them.
@@ -29,6 +30,7 @@ public final class AdminShell {
 
     public static void main(String[] arguments) throws Exception {
         System.setErr(System.out);
+        Endings.hasten(Thread.currentThread());
         String namesrv = arguments[0];
         System.setProperty("rocketmq.namesrv.addr", namesrv);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));

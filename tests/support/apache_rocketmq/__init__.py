@@ -11,14 +11,13 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-from tests.support.patience import PATIENCE_S
+from tests.support import java_clients
 
 VERSION = "5.4.0"
 JARS = Path.home() / ".cache" / "tidegate" / f"rocketmq-{VERSION}"
@@ -116,6 +115,7 @@ class ApacheCluster:
         broker_name: str = "broker-a",
         flush: str = "ASYNC_FLUSH",
         extra: str = "",
+        is_measured: bool = False,
     ) -> None:
         self.folder = folder
         self.cluster = cluster
@@ -125,6 +125,7 @@ class ApacheCluster:
         self._has_own_namesrv = not namesrv
         self._flush = flush
         self._extra = extra
+        self._is_measured = is_measured
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -162,7 +163,7 @@ class ApacheCluster:
 
     def admin(self, command: str, *arguments: str) -> str:
         """``mqadmin`` against this cluster's name server; what it printed."""
-        return mqadmin(self.namesrv, command, *arguments, folder=self.folder)
+        return java_clients.mqadmin(self.namesrv, command, *arguments)
 
     def _start_namesrv(self) -> None:
         port = self.namesrv.rpartition(":")[2]
@@ -191,7 +192,7 @@ class ApacheCluster:
 
     def _launch(self, name: str, heap: str, main: str, *arguments: str) -> None:
         log = (self.folder / f"{name}.out").open("wb")
-        command = java(self.folder, heap, main, *arguments)
+        command = java(self.folder, heap, main, *arguments, is_measured=self._is_measured)
         env = {**os.environ, "ROCKETMQ_HOME": str(self.folder)}
         with log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=env, cwd=self.folder)
@@ -236,18 +237,16 @@ class ApacheNamesrv(ApacheCluster):
     has_broker = False
 
 
-def java(folder: Path, heap: str, main: str, *arguments: str) -> list[str]:
-    """A command that runs *main* with all jars, its home and logs below *folder*."""
-    options = [heap, "-XX:TieredStopAtLevel=4", f"-Duser.home={folder}"]
+def java(
+    folder: Path, heap: str, main: str, *arguments: str, is_measured: bool = False
+) -> list[str]:
+    """
+    A command that runs *main* with all jars, its home and logs below *folder*.
+
+    *is_measured*: with the JVM's own choices, which are fast in the long run; else a quick start.
+    """
+    options = [heap, f"-Duser.home={folder}"]
+    if not is_measured:
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     options += ["-Djava.net.preferIPv4Stack=true", f"-Drocketmq.client.logRoot={folder}/logs"]
     return ["java", *options, "-cp", f"{JARS}/*", main, *arguments]
-
-
-def mqadmin(namesrv: str, command: str, *arguments: str, folder: Path) -> str:
-    """Run one ``mqadmin`` command; stdout and stderr."""
-    (folder / "conf").mkdir(parents=True, exist_ok=True)
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    words: Sequence[str] = java(folder, "-Xmx256m", main, command, "-n", namesrv, *arguments)
-    env = {**os.environ, "ROCKETMQ_HOME": str(folder)}
-    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=PATIENCE_S)
-    return done.stdout + done.stderr

@@ -20,6 +20,7 @@ public final class Shell {
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;
         System.setErr(out);
+        Endings.hasten(Thread.currentThread());
         BufferedReader lines =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         out.println(DONE + 0);
