@@ -38,6 +38,11 @@ class CopyMaker:
             properties = _with(properties, "KEYS", target.key)
         self._properties = properties + target.properties
 
+    @property
+    def properties(self) -> Properties:
+        """What every record of the head says."""
+        return self._properties
+
     def copies(
         self,
         place: Place | None,

@@ -7,30 +7,43 @@ first level: they are taken from the first decision of the kind, and a further s
 own permission and its own match. Everything else is decided in full.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from gateway.clusters.batches import Copy
-from gateway.copies import CopyMaker, Place
+from gateway.copies import TARGETS_MAX, CopyMaker, Place
 from gateway.decided import Decision, Origin
 from gateway.mapping import SERVERS_OWN
 from gateway.matching import MatchingTable
 from gateway.policy import Policy
 from protocols.canonical import Call, Head, QueueRef
+from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
+from protocols.remoting.records import encode_host, encode_properties
 
 KINDS_MAX: Final = 10_000
 """Kinds remembered; all are forgotten when it is full."""
 
 
-class Kind(NamedTuple):
+SUBJECT_HERE: Final = "\x00"
+"""Stands for the subject in the text of a kind: no subject and no property of MQTT has it."""
+
+
+class Kind:
     """The part of a decision that holds for every subject of its first level."""
 
-    head: Head
-    """The first one's: others of the kind are like it but for the subject."""
+    __slots__ = ("_born_host", "_call", "_order_hash", "_text", "first", "head", "origin")
 
-    origin: Origin
-    first: Decision
+    def __init__(self, call: Call, head: Head, origin: Origin, first: Decision) -> None:
+        self.head = head
+        """The first one's: others of the kind are like it but for the subject."""
+
+        self.origin = origin
+        self.first = first
+        self._call = call
+        self._born_host = encode_host(call.peer)
+        self._order_hash = order_hash(head.order_key)
+        self._text = _text_of(call, head, origin)
 
     def is_of(self, head: Head) -> bool:
         """Nothing but the subject (and properties, which are made from it) is another."""
@@ -40,6 +53,63 @@ class Kind(NamedTuple):
             and head.tag == first.tag
             and head.topic == first.topic
         )
+
+    def copies(
+        self, head: Head, queues: tuple[QueueRef, ...], place: Place | None
+    ) -> tuple[Copy, ...]:
+        """As ``CopyMaker`` makes them."""
+        topic = self.origin.topic
+        if place is None or len(queues) > TARGETS_MAX or not self._has_text(head):
+            maker = CopyMaker(self._call, head, topic, self.origin.target, is_primary=True)
+            return maker.copies(place, queues, {})
+        link, queue_id = place
+        text = head.subject.join(self._text).encode("utf-8", "replace")
+        keys = tuple([queue.key() for queue in queues])
+        return (
+            Copy(
+                link=link,
+                head=head,
+                topic=topic,
+                queue_id=queue_id,
+                is_primary=True,
+                queues=queues,
+                set_bytes=encode_set(SendSet(SetFlag.IS_PRIMARY, topic, queue_id, keys)),
+                template=link.template(topic, text, self._born_host),
+                order_hash=self._order_hash,
+            ),
+        )
+
+    def _has_text(self, head: Head) -> bool:
+        """Its stored text is that of the first head, with another subject."""
+        subject, first = head.subject, self.head
+        if not self._text or subject == self.origin.topic or not subject.isprintable():
+            return False
+        if len(head.properties) != len(first.properties):
+            return False
+        for (name, value), (first_name, first_value) in zip(
+            head.properties, first.properties, strict=True
+        ):
+            if name != first_name:
+                return False
+            if value != (subject if first_value == first.subject else first_value):
+                return False
+        return True
+
+
+def _text_of(call: Call, head: Head, origin: Origin) -> list[str]:
+    """What records of the kind say, cut where the subject stands; empty: cannot be told apart."""
+    marked = replace(
+        head,
+        subject=SUBJECT_HERE,
+        properties=tuple(
+            (name, SUBJECT_HERE if value == head.subject else value)
+            for name, value in head.properties
+        ),
+    )
+    maker = CopyMaker(call, marked, origin.topic, origin.target, is_primary=True)
+    places = 1 + sum(value == head.subject for _, value in head.properties)
+    parts = encode_properties(maker.properties).decode("utf-8", "replace").split(SUBJECT_HERE)
+    return parts if len(parts) == places + 1 else []
 
 
 class Kinds:
@@ -73,7 +143,7 @@ class Kinds:
         for queue in queues:
             if queue.store or queue.cluster not in ("", kind.origin.cluster):
                 return None
-        return first.like(partial(self._copies, call, head, kind, queues))
+        return first.like(partial(kind.copies, head, queues))
 
     def learn(self, call: Call, head: Head, decision: Decision) -> None:
         """*decision* was made in full: others of its kind may follow it."""
@@ -82,14 +152,7 @@ class Kinds:
         if len(self._found) >= KINDS_MAX:
             self._found.clear()
         key = (call, head.subject.partition("/")[0], head.qos)
-        self._found[key] = Kind(head, decision.origin, decision)
-
-    @staticmethod
-    def _copies(
-        call: Call, head: Head, kind: Kind, queues: Sequence[QueueRef], place: Place | None
-    ) -> tuple[Copy, ...]:
-        maker = CopyMaker(call, head, kind.origin.topic, kind.origin.target, is_primary=True)
-        return maker.copies(place, queues, {})
+        self._found[key] = Kind(call, head, decision.origin, decision)
 
 
 def is_plain(head: Head) -> bool:

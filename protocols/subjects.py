@@ -96,12 +96,16 @@ class FilterTree(Generic[V]):
 
     def match(self, subject: str) -> set[V]:
         """Every value whose filter matches *subject*."""
-        found: set[V] = set(self._literal.get(subject, ()))
+        literal = self._literal.get(subject)
+        found = [literal] if literal else []
         if self._wildcard_count:
             levels = subject.split("/")
             for node in self._walk(levels, is_system=subject[:1] == "$"):
-                found |= node.values
-        return found
+                if node.values:
+                    found.append(node.values)
+        if len(found) == 1:  # a copy hashes nothing anew
+            return found[0].copy()
+        return set().union(*found)
 
     def _walk(self, levels: list[str], *, is_system: bool) -> Iterator[_Node[V]]:
         nodes: Iterable[_Node[V]] = (self._root,)

@@ -211,7 +211,9 @@ class TidegateLink:
             return True
         return False
 
-    def template(self, topic: str, properties: Properties, born_host: bytes) -> RecordTemplate:
+    def template(
+        self, topic: str, properties: Properties | bytes, born_host: bytes
+    ) -> RecordTemplate:
         return RecordTemplate(topic, properties, born_host=born_host, store_host=self._store_host)
 
     def submit(self, run: Run) -> None:

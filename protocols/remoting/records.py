@@ -352,14 +352,16 @@ class RecordTemplate:
     def __init__(
         self,
         topic: str,
-        properties: Properties = (),
+        properties: Properties | bytes = (),
         *,
         born_host: bytes = NO_HOST,
         store_host: bytes = NO_HOST,
     ) -> None:
+        """*properties*: pairs, or their text as ``encode_properties`` makes it."""
+        text = properties if isinstance(properties, bytes) else encode_properties(properties)
         self.topic = topic
         self._magic, self._topic_field = _topic_field(topic)
-        self._tail = b"\x02" + encode_properties(properties)
+        self._tail = b"\x02" + text
         self._born_host = born_host
         self._store_host = store_host
         self._shared = b""

@@ -174,7 +174,9 @@ class ApacheLink:
     def is_clear(self) -> bool:
         return not self._sender.is_congested
 
-    def template(self, topic: str, properties: Properties, born_host: bytes) -> RecordTemplate:
+    def template(
+        self, topic: str, properties: Properties | bytes, born_host: bytes
+    ) -> RecordTemplate:
         return RecordTemplate(topic, properties, born_host=born_host)
 
     def submit(self, run: Run) -> None:
