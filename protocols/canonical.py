@@ -87,9 +87,9 @@ class QueueKind(Enum):
     SUBSCRIPTION = "subscription"  # one per webhook subscription; spread
     RETAINED = "retained"  # one per store, keyed by address
     DISPATCH = "dispatch"  # one per store: what became visible without a gateway
+    DEAD_LETTER = "dead"  # per store and purpose: what a policy hands over to gateways
 
     __hash__ = object.__hash__  # in C: every QueueRef in a set or dictionary hashes its kind
-    DEAD_LETTER = "dead"  # per store and purpose: what a policy hands over to gateways
 
 
 class QueueRef(NamedTuple):
