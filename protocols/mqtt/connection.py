@@ -314,20 +314,45 @@ class MqttConnection:
         spans: list[tuple[Head, int]] = []
         bodies: list[bytes] = []
         packet_ids: list[bytes] = []
-        stop = take_publishes(
-            data,
-            position,
-            self.heads.tables[data[position] & 3],
-            self.version == V5,
-            self._limits.packet_bytes_max,
-            spans,
-            bodies,
-            packet_ids,
-        )
+        stop, learned_at = position, -1
+        while True:
+            stop = take_publishes(
+                data,
+                stop,
+                self.heads.tables[data[position] & 3],
+                self.version == V5,
+                self._limits.packet_bytes_max,
+                spans,
+                bodies,
+                packet_ids,
+            )
+            if stop == learned_at or not self._learn_topic(data, stop, data[position]):
+                break
+            learned_at = stop
         if bodies:
             self._count_unanswered(len(packet_ids))
             events.append(PublishRun(_messages(spans, bodies), packet_ids))
         return stop
+
+    def _learn_topic(self, data: bytes, position: int, first: int) -> bool:
+        """
+        Whether the run may go on: a topic that is new stopped it, and has a head now.
+
+        Whatever else is at *position* is left to those who say what is wrong with it.
+        """
+        if position >= len(data) or data[position] != first:
+            return False
+        start, end = find_body(data, position)
+        if not start or end > len(data) or end - position > self._limits.packet_bytes_max:
+            return False
+        try:
+            packet = decode_packet(data, position, start, end, self.version)
+            if not isinstance(packet, Publish) or packet.properties:
+                return False
+            self.heads.find(packet.topic, packet.qos, packet.retain)
+        except PacketError:
+            return False
+        return True
 
     def _count_unanswered(self, count: int) -> None:
         self.unanswered_count += count

@@ -123,6 +123,15 @@ class Subscriptions:
             retain: retain flag of the publish.
             is_own: published by this very client (no-local).
         """
+        if len(reads) == 1:  # a client of a thousand filters remembers nothing for each
+            item = self._by_tag.get(reads[0])
+            if item is None or (is_own and item.no_local):
+                return None
+            return Plan(
+                item.qos if item.qos < qos else qos,
+                retain and item.retain_as_published,
+                (item.identifier,) if item.identifier else (),
+            )
         key = (reads, qos, retain, is_own and self.has_no_local)
         if key not in self._plans:
             self._plans[key] = self._decide(*key)
