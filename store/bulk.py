@@ -110,7 +110,7 @@ def patch(
 
 
 def checksums(
-    body: bytearray, starts: Matrix, lengths: Matrix, positions: Matrix, nonce: int
+    body: bytearray | memoryview, starts: Matrix, lengths: Matrix, positions: Matrix, nonce: int
 ) -> Matrix:
     """The CRC of each record, seeded with its place."""
     seeds = ((positions + (nonce & M32)) & M32).tolist()

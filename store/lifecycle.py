@@ -12,7 +12,7 @@ from store.core import Core
 from store.groups.deliveries import Deliveries
 from store.index.adoption import adopt_indexes, connect_index
 from store.log.format import Kind
-from store.log.recovery import Tail, find_tail, open_segments, read_segment, scan, settle_tail
+from store.log.recovery import SegmentReader, Tail, find_tail, open_segments, scan, settle_tail
 from store.log.segments import Segment
 from store.log.snapshots import Snapshot, SnapshotWork, read_snapshots
 from store.log.state import pack
@@ -99,7 +99,8 @@ class Lifecycle:
         core, log = self._core, self._core.log
         snapshots = read_snapshots(core.disk, segments[0].header.log_id)
         newest = snapshots[0].position if snapshots else 0
-        tail, data = find_tail(core.disk, core.config, segments, newest)
+        reader = SegmentReader(core.disk, core.config)
+        tail, data = find_tail(reader, segments, newest)
         usable = [snapshot for snapshot in snapshots if snapshot.position <= tail.scanned_end]
         snapshot = usable[0] if usable else None
         if snapshot is None and segments[0].base > 0:
@@ -110,7 +111,7 @@ class Lifecycle:
         log.log_id = tail.log_id
         log.end = log.confirmed = tail.end
         connect_index(core)
-        report = self._replay(tail, snapshot)
+        report = self._replay(reader, tail, snapshot)
         self._room.snapshot_position = usable[-1].position if len(usable) > 1 else 0
         self._snapshot_position = snapshot.position if snapshot is not None else 0
         self._room.leaving = {
@@ -120,7 +121,9 @@ class Lifecycle:
         }
         return report
 
-    def _replay(self, tail: Tail, snapshot: Snapshot | None) -> RecoveryReport:
+    def _replay(
+        self, reader: SegmentReader, tail: Tail, snapshot: Snapshot | None
+    ) -> RecoveryReport:
         core, log = self._core, self._core.log
         start = snapshot.position if snapshot is not None else 0
         state = snapshot.state if snapshot is not None else None
@@ -133,8 +136,7 @@ class Lifecycle:
         scanned = [one for one in tail.segments if not core.cold.has(one.number)]
         covered = max(covered, scanned[0].base)  # a segment between the two may have gone
         for segment in scanned:
-            is_last = segment is tail.segments[-1]
-            data = read_segment(core.disk, core.config, segment, is_last=is_last)
+            data = reader.read(segment, is_last=segment is tail.segments[-1])
             for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):
                 if block.position >= tail.end:
                     break

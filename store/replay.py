@@ -16,22 +16,27 @@ from store.index.queues import Queue
 from store.log.format import (
     BLOCK,
     ENTRY,
+    KIND_AT,
     M32,
     PAIR,
     Entry,
     EntryFlag,
     Kind,
     crc32,
+    crc_of_size,
+    decode_entries,
     entry_struct,
 )
 from store.log.recovery import ScannedBlock
 from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
 from store.metadata.compacted import value_of
 from store.parts import Parts
+from store.replay_bulk import feed_rows, rows_of
 from store.sending import retained_change
 from store.timers.held import decode_checked, decode_positions
 
 _MESSAGE: Final = int(Kind.MESSAGE)
+_INDEXED: Final = (_MESSAGE, int(Kind.INDEX))
 _SPECIAL: Final = int(
     EntryFlag.HAS_EXPIRES
     | EntryFlag.HAS_ONCE
@@ -123,27 +128,42 @@ class Replay:
         self.record_count += header.record_count
 
     def _feed_records(self, block: ScannedBlock, *, is_new: bool) -> None:
-        """What a restart waits for: most blocks are messages of one shape."""
-        if not self._feed_alike(block, is_new=is_new):
-            self._feed_each(block, is_new=is_new)
-
-    def _feed_alike(self, block: ScannedBlock, *, is_new: bool) -> bool:
-        """All at once, if all are plain messages with as many light queues; False: they are not."""
+        """State records that waited for the block, then, in most blocks, messages of one shape."""
         header, data = block.header, block.data
-        count = header.record_count
-        if not count or header.table_bytes % count:
-            return False
-        pair_count = (header.table_bytes // count - ENTRY.size) // PAIR.size
+        at, position, count = BLOCK.size, block.records_at, header.record_count
+        while count and data[at + KIND_AT] != _MESSAGE:
+            (entry,) = decode_entries(data, at, 1)
+            self._feed_one(block, entry, position, is_new=is_new)
+            at, count = at + int.from_bytes(data[at : at + 2], "big"), count - 1
+            position += entry.length
+        if not count:
+            return
+        rows = rows_of(block, at, count, _SPECIAL)
+        if rows is not None:
+            is_done = feed_rows(self._core, block, rows, position, is_new=is_new)
+        else:
+            is_done = self._feed_alike(block, at, count, position, is_new=is_new)
+        if not is_done:
+            for entry in decode_entries(data, at, count):
+                self._feed_one(block, entry, position, is_new=is_new)
+                position += entry.length
+
+    def _feed_alike(
+        self, block: ScannedBlock, at: int, count: int, position: int, *, is_new: bool
+    ) -> bool:
+        """All at once, if all are plain messages with as many light queues; False: they are not."""
+        data, table_bytes = block.data, block.table_end - at
+        pair_count = (table_bytes // count - ENTRY.size) // PAIR.size
         row = entry_struct(pair_count)
-        if header.table_bytes != row.size * count:
+        if table_bytes != row.size * count:
             return False
-        columns = list(zip(*row.iter_unpack(data[BLOCK.size : block.table_end]), strict=True))
+        columns = list(zip(*row.iter_unpack(data[at : block.table_end]), strict=True))
         sizes, kinds, _, flags, pairs, lengths, crcs, tags, orders, *places = columns
         if {*sizes} != {row.size} or {*kinds} != {_MESSAGE} or {*pairs} != {pair_count}:
             return False
         if any([bits & _SPECIAL for bits in {*flags}]):
             return False
-        ends = list(accumulate(lengths, initial=block.records_at))
+        ends = list(accumulate(lengths, initial=position))
         if is_new and not self._verifies(block, ends, crcs):
             return False
         entries = self._core.entries
@@ -154,73 +174,58 @@ class Replay:
         entries.tags.extend(tags)
         entries.orders.extend(orders)
         entries.flags.extend(flags)
-        for numbers, offsets in zip(places[::2], places[1::2], strict=True):
-            self._place(block.segment.number, numbers, offsets, ends)
+        self._place(block.segment.number, places, ends)
         return True
 
     def _verifies(self, block: ScannedBlock, ends: list[int], crcs: tuple[int, ...]) -> bool:
         nonce, data, base = block.segment.nonce & M32, block.data, block.position
+        crc_of = crc_of_size((ends[-1] - ends[0]) // len(crcs))
         found = [
-            crc32(data[start - base : end - base], (nonce + start) & M32)
+            crc_of(data[start - base : end - base], (nonce + start) & M32)
             for start, end in pairwise(ends)
         ]
         return tuple(found) == crcs
 
-    def _place(
-        self,
-        segment: int,
-        numbers: Sequence[int],
-        offsets: Sequence[int],
-        positions: Sequence[int],
-    ) -> None:
-        """Enter the positions in their queues."""
+    def _place(self, segment: int, places: Sequence[tuple[int, ...]], positions: list[int]) -> None:
+        """
+        Enter the positions in their queues.
+
+        *places*: numbers and offsets of the messages' first queues, of their second ones, …; the
+        same queue may be the first of one message and the second of another.
+        """
         queues, touched = self._core.queues, self._core.touched.setdefault(segment, {})
-        if len({*numbers}) == 1:
-            rows = {numbers[0]: (offsets, positions)}
-        else:
-            found: dict[int, tuple[list[int], list[int]]] = {}
+        found: dict[int, list[tuple[int, int]]] = {}
+        for numbers, offsets in zip(places[::2], places[1::2], strict=True):
+            if len({*numbers}) == 1:
+                found.setdefault(numbers[0], []).extend(zip(offsets, positions, strict=True))
+                continue
             for number, offset, position in zip(numbers, offsets, positions, strict=True):
-                row = found.get(number)
-                if row is None:
-                    row = found[number] = ([], [])
-                row[0].append(offset)
-                row[1].append(position)
-            rows = dict(found)
-        for number, (places, at) in rows.items():
+                found.setdefault(number, []).append((offset, position))
+        for number, rows in found.items():
             queue = queues.get(number)
             if queue is not None:
-                queue.put_all(places, at)
+                rows.sort()  # in order already, mostly
+                queue.put_all(*zip(*rows, strict=True))
                 touched[queue] = None
 
-    def _feed_each(self, block: ScannedBlock, *, is_new: bool) -> None:
-        """One by one."""
-        data, nonce = block.data, block.segment.nonce
-        position = block.records_at
-        for entry in block.entries():
-            start = position - block.position
-            record = data[start : start + entry.length]
-            if is_new and crc32(record, (nonce + position) & M32) != entry.crc:
-                self.rotten_count += 1
-            else:
-                self._feed_special(position, entry, record if is_new else None, block)
-            position += entry.length
-
-    def _feed_special(
-        self, at: int, entry: Entry, record: memoryview | None, block: ScannedBlock
-    ) -> None:
+    def _feed_one(self, block: ScannedBlock, entry: Entry, at: int, *, is_new: bool) -> None:
         """State records, and messages with more to them than a place in queues."""
-        if entry.kind in (Kind.MESSAGE, Kind.INDEX):
-            self._index(at, entry, record, block)
-        elif record is not None:
-            self._handlers[Kind(entry.kind)](record, block)
+        start = at - block.position
+        record = block.data[start : start + entry.length]
+        if is_new and crc32(record, (block.segment.nonce + at) & M32) != entry.crc:
+            self.rotten_count += 1
+        elif entry.kind in _INDEXED:
+            self._index(at, entry, record if is_new else None, block)
+        elif is_new:
+            self._handlers[entry.kind](record, block)
 
     def _index(self, at: int, entry: Entry, record: memoryview | None, block: ScannedBlock) -> None:
         entries, queues = self._core.entries, self._core.queues
         touched = self._core.touched.setdefault(block.segment.number, {})
         entries.add(at, entry.length, entry.crc, entry.tag_hash, entry.order_hash, entry.flags)
-        places = [(entry.queue, entry.offset)] if entry.queue else []
-        pairs = iter(entry.pairs)
-        for number, offset in [*places, *zip(pairs, pairs, strict=True)]:
+        numbers = (entry.queue, *entry.pairs[::2]) if entry.queue else entry.pairs[::2]
+        offsets = (entry.offset, *entry.pairs[1::2]) if entry.queue else entry.pairs[1::2]
+        for number, offset in zip(numbers, offsets, strict=True):
             queue = queues.get(number)
             if queue is not None:
                 queue.put(offset, at)
@@ -230,6 +235,8 @@ class Replay:
         if entry.expires_at_ms:
             entries.expires[at] = entry.expires_at_ms
         if record is None:
+            return
+        if not entry.flags & _SPECIAL:
             return
         if entry.once_key:
             offset = entry.offset if entry.queue else -1
@@ -244,9 +251,9 @@ class Replay:
 
     # ── state records ───────────────────────────────────────────────────────────────────
 
-    def _table(self) -> dict[Kind, Handler]:
+    def _table(self) -> dict[int, Handler]:
         """What each kind does; kinds that later versions write do nothing."""
-        table: dict[Kind, Handler] = dict.fromkeys(Kind, lambda record, block: None)
+        table: dict[int, Handler] = dict.fromkeys(Kind, lambda record, block: None)
         table |= {
             Kind.QUEUE: self._queue,
             Kind.QUEUE_END: self._queue_end,

@@ -6,7 +6,7 @@ from store.answers import EngineConfig
 from store.disk import Disk
 from store.index.pages import Draft
 from store.log.format import Kind
-from store.log.recovery import read_segment, scan
+from store.log.recovery import SegmentReader, scan
 from store.log.segments import Segment
 
 
@@ -21,7 +21,7 @@ def rebuilt_draft(
     draft = Draft(segment.number, segment.base, segment.end, 0)
     columns = draft.columns
     places: dict[int, list[tuple[int, int]]] = {}
-    data = read_segment(disk, config, segment, is_last=False)
+    data = SegmentReader(disk, config).read(segment, is_last=False)
     for block in scan(data, segment, segment.base, 0, config.block_bytes_max):
         draft.newest_ms = max(draft.newest_ms, block.header.store_ms)
         at = block.records_at

@@ -38,7 +38,7 @@ from store.log.format import (
     decode_header_at,
     decode_segment_header,
 )
-from store.log.recovery import ScannedBlock, Tail, find_tail, open_segments, read_segment, scan
+from store.log.recovery import ScannedBlock, SegmentReader, Tail, find_tail, open_segments, scan
 from store.log.segments import Segment
 from store.log.snapshots import read_snapshot, snapshot_names
 from store.log.spares import SPARE_SUFFIX
@@ -74,7 +74,7 @@ class Surveyor:
         if not segments:
             raise NoStore(f"{folder.path}: no segment of a log")
         known = self._look_at_snapshots(snapshots, segments[0].header.log_id)
-        tail, data = find_tail(folder, CONFIG, segments, known)
+        tail, data = find_tail(SegmentReader(folder, CONFIG), segments, known)
         found.log_id = tail.log_id.hex()
         found.end, found.confirmed = tail.end, tail.known
         found.was_clean, found.unacknowledged_bytes = tail.was_clean, tail.torn_bytes
@@ -93,7 +93,7 @@ class Surveyor:
         header = None if is_exact else self._index_header(segment)
         if header is not None:
             segment.end, is_exact = header.end, True
-        data = read_segment(self._folder, CONFIG, segment, is_last=False)
+        data = SegmentReader(self._folder, CONFIG).read(segment, is_last=False)
         checked = _Checked(self, segment)
         checked.run(data, segment.end, is_exact=is_exact)
         now = self._folder.read(segment.name, 0, SEGMENT_HEADER_BYTES)

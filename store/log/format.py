@@ -220,13 +220,16 @@ class EntryFlag(IntFlag):
 ENTRY: Final = struct.Struct(">HBBHHIIiQIQ")
 """size, kind, 0, flags, pairs, length, crc, tag hash, order hash, queue number, queue offset"""
 
+KIND_AT: Final = 2
+"""Where an entry has its kind."""
+
 PAIR: Final = struct.Struct(">IQ")
 NO_QUEUE: Final = 0
 EXPIRES: Final = struct.Struct(">Q")
 TARGET: Final = struct.Struct(">Q")
 SOURCE: Final = struct.Struct(">QQ")
 ONCE_BYTES: Final = 16
-_OPTIONAL: Final = EntryFlag.HAS_EXPIRES | EntryFlag.HAS_ONCE | EntryFlag.HAS_TARGET
+_OPTIONAL: Final = int(EntryFlag.HAS_EXPIRES | EntryFlag.HAS_ONCE | EntryFlag.HAS_TARGET)
 
 _packers: dict[int, struct.Struct] = {}
 

@@ -158,39 +158,54 @@ def scan(
 def _find_magic(data: memoryview, start: int) -> int:
     """Index of the next thing that may be a block header."""
     raw = data.obj
-    assert isinstance(raw, bytes)
-    return raw.find(BLOCK_MAGIC_BYTES, start)
+    assert isinstance(raw, bytes | bytearray)
+    return raw.find(BLOCK_MAGIC_BYTES, start, len(data))
 
 
 PIECE_BYTES: Final = 1 << 20
 _NOTHING: Final = bytes(PIECE_BYTES)
 
 
-def read_segment(
-    disk: Disk, config: EngineConfig, segment: Segment, *, is_last: bool
-) -> memoryview:
-    """The file up to its last block; of the last one, up to where only zeros follow."""
-    if not is_last:
-        return memoryview(disk.read(segment.name, 0, segment.file_offset(segment.end)))
-    pieces: list[bytes] = []
-    used = 0
-    size = disk.size(segment.name)
-    for offset in range(0, size, PIECE_BYTES):
-        piece = disk.read(segment.name, offset, min(PIECE_BYTES, size - offset))
-        is_empty = piece == _NOTHING
-        pieces.append(_NOTHING if is_empty else piece)
-        used = used if is_empty else len(pieces)
-    spare = config.block_bytes_max // PIECE_BYTES + 1  # a block may end in zeros
-    return memoryview(b"".join(pieces[: used + spare]))
+class SegmentReader:
+    """
+    Reads segments into the same memory, one after the other; what it gave before is void then.
+
+    Memory that the machine has never touched costs several times what copying into it does.
+    """
+
+    def __init__(self, disk: Disk, config: EngineConfig) -> None:
+        self.disk = disk
+        self.config = config
+        self._buffer = bytearray()
+        self._touched = 0
+        """Zeros from here on."""
+
+    def read(self, segment: Segment, *, is_last: bool) -> memoryview:
+        """The file up to its last block; of the last one, up to where only zeros follow."""
+        disk, name = self.disk, segment.name
+        size = disk.size(name) if is_last else segment.file_offset(segment.end)
+        if len(self._buffer) < size:
+            self._buffer, self._touched = bytearray(size), 0
+        used = end = 0
+        while end < size and (piece := disk.read(name, end, min(PIECE_BYTES, size - end))):
+            start, end = end, end + len(piece)
+            is_empty = piece == _NOTHING
+            if not is_empty or start < self._touched:
+                self._buffer[start:end] = piece
+            used = used if is_empty else end
+        self._touched = max(self._touched, used)
+        if is_last:  # a block may end in zeros
+            end = min(end, used + self.config.block_bytes_max + PIECE_BYTES)
+        return memoryview(self._buffer)[:end]
 
 
 def find_tail(
-    disk: Disk, config: EngineConfig, segments: list[Segment], known: int
+    reader: SegmentReader, segments: list[Segment], known: int
 ) -> tuple[Tail, memoryview]:
     """Where the log ends, by the last segment; *known* is the newest snapshot's position."""
     last = segments[-1]
-    data = read_segment(disk, config, last, is_last=True)
-    blocks = list(scan(data, last, last.base, 0, config.block_bytes_max))
+    data = reader.read(last, is_last=True)
+    blocks = list(scan(data, last, last.base, 0, reader.config.block_bytes_max))
     known = max([known, last.base, *[block.header.confirmed for block in blocks]])
     end, sequence, epoch = last.base, 0, 0
     rewrite_from = -1

@@ -9,6 +9,7 @@ import pytest
 import store.lifecycle
 import store.log.log
 import store.log.recovery
+import store.replay_bulk
 from protocols.remoting import matrix
 from protocols.remoting.private import ITEM, NO_ONCE_KEY, SendSet, encode_send, encode_set
 from protocols.remoting.private import decode_send as decode
@@ -31,6 +32,7 @@ def same_random(size: int) -> bytes:
 def without_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(matrix, "np", None)
+        patch.setattr(store.replay_bulk, "np", None)
         yield
 
 
@@ -78,7 +80,9 @@ def run(frames: list[bytes]) -> tuple[list[bytes], list[object], list[object]]:
     driver.topic("t")
     written: list[bytes] = []
     answers: list[object] = []
-    for body in frames:
+    for number, body in enumerate(frames):
+        if number % 2:  # a state record that goes into the same block
+            driver.engine.fence("another", number, driver.now)
         pending = driver.engine.send("gw", decode(body), driver.now)
         batch = driver.engine.take_writes()
         assert batch is not None
@@ -90,7 +94,9 @@ def run(frames: list[bytes]) -> tuple[list[bytes], list[object], list[object]]:
     assert driver.engine.take_writes() is None
     facts = contents(driver)
     driver.restart()
-    assert driver.report.torn_bytes == 0
+    assert driver.report.torn_bytes == driver.report.rotten_records == 0
+    assert contents(driver) == facts
+    assert driver.engine.is_fenced("another", len(frames) - 1)
     return written, answers, facts
 
 
@@ -107,6 +113,29 @@ def test_numpy_writes_what_the_plain_appender_writes(
     with without_numpy(monkeypatch):
         assert decode(frames[0]).matrix is None
         assert run(frames) == fast
+
+
+def test_rot_in_a_big_block_costs_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the block is replayed."""
+    driver = Driver(config=CONFIG)
+    driver.topic("t")
+    body = random_frame(random.Random(3), 1, 200)
+    pending = driver.engine.send("gw", decode(body), driver.now)
+    driver.drain()
+    positions = list(pending.result().positions)
+    for _ in range(2):  # the block of an idle store says that all before it was durable
+        driver.later(5.0)
+        driver.drain()
+    segment = driver.engine._core.log.segments.last
+    driver.disk.flip_bit(segment.name, segment.file_offset(positions[77]) + 90)
+    left = [at for at in positions if at != positions[77]]
+    driver.restart()
+    assert driver.report.rotten_records == 1
+    assert list(driver.engine._core.entries.positions) == left
+    fast = contents(driver)
+    with without_numpy(monkeypatch):
+        driver.restart()
+    assert contents(driver) == fast
 
 
 def test_a_big_frame_with_bad_lengths_is_malformed() -> None:
