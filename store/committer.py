@@ -31,9 +31,12 @@ IN_PLACE_BYTES_MAX: Final = 16 << 10
 """A batch up to this size may be synced on the loop itself: two thread switches saved."""
 
 IN_PLACE_S_MAX: Final = 0.001
-"""Only while the slowest of the last 100 commits took less (store page, rule 13)."""
+"""Only while commits take less: all but a few of the last hundred, and none of them a multiple."""
 
 WINDOW: Final = 100
+SLOW_COUNT_MAX: Final = 10
+STALL_S: Final = 0.02
+"""A commit that long sends the next hundred to the thread: a loop that waits renews no lease."""
 
 FAILED: Final = "writing the log failed: nothing more is acknowledged until a restart: %s"
 
@@ -75,6 +78,29 @@ class LazyDisk(RealDisk):
         self._synced_at = clock.monotonic()
 
 
+class Pace:
+    """How long the last commits took."""
+
+    def __init__(self) -> None:
+        self._were_slow: deque[bool] = deque(maxlen=WINDOW)
+        self._slow_count = 0
+        self._since_stall = 0
+
+    def note(self, seconds: float) -> None:
+        """One more commit."""
+        is_slow = seconds >= IN_PLACE_S_MAX
+        if len(self._were_slow) == WINDOW:
+            self._slow_count -= self._were_slow[0]
+        self._were_slow.append(is_slow)
+        self._slow_count += is_slow
+        self._since_stall = 0 if seconds >= STALL_S else self._since_stall + 1
+
+    @property
+    def is_fast(self) -> bool:
+        """The next one may keep the loop waiting."""
+        return self._since_stall >= WINDOW and self._slow_count <= SLOW_COUNT_MAX
+
+
 class Committer:
     """
     Makes batches durable in order, off the event loop.
@@ -107,7 +133,7 @@ class Committer:
         """Batches handed in and not yet done."""
 
         self.has_failed = False
-        self._last_s: deque[float] = deque(maxlen=WINDOW)
+        self.pace = Pace()
 
     def start(self) -> None:
         self._thread.start()
@@ -138,8 +164,7 @@ class Committer:
             self._is_in_place
             and self.out_count == 1
             and batch.byte_count <= IN_PLACE_BYTES_MAX
-            and len(self._last_s) == WINDOW
-            and max(self._last_s) < IN_PLACE_S_MAX
+            and self.pace.is_fast
         )
 
     def _commit_in_place(self, batch: WriteBatch) -> None:
@@ -154,7 +179,7 @@ class Committer:
 
     def _on_done(self, batch: WriteBatch, seconds: float) -> None:
         self.out_count -= 1
-        self._last_s.append(seconds)
+        self.pace.note(seconds)
         self._done(batch, seconds)
 
     def _on_failed(self, error: Exception) -> None:

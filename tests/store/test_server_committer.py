@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from store.committer import WINDOW, Committer, LazyDisk
+from store.committer import (
+    IN_PLACE_S_MAX,
+    SLOW_COUNT_MAX,
+    STALL_S,
+    WINDOW,
+    Committer,
+    LazyDisk,
+    Pace,
+)
 from store.disk import Disk, RealDisk
 from tests.support.patience import PATIENCE_S
 
@@ -89,25 +97,51 @@ async def test_after_an_error_nothing_is_written(disk: RealDisk) -> None:
     assert (run.committer.has_room, late.thread) == (False, "")
 
 
+def fast(run: Run) -> None:
+    """Whatever this machine was busy with: a hundred commits in no time."""
+    for _ in range(WINDOW):
+        run.committer.pace.note(0.0001)
+
+
 async def test_a_small_commit_stays_on_the_loop_while_the_disk_is_fast(disk: RealDisk) -> None:
-    """Only after a hundred fast commits, and only when nothing else is out."""
+    """Only after a hundred commits, and only when nothing else is out."""
     run = Run(disk, is_in_place=True)
-    for number in range(WINDOW):
-        run.submit(FakeBatch(number))
-    await run.until_done(WINDOW)
-    run.committer._last_s.extend([0.0001] * WINDOW)  # whatever this machine was busy with
+    assert run.submit(FakeBatch()).thread != "MainThread"
+    await run.until_done(1)
+    fast(run)
     assert run.submit(FakeBatch()).thread == "MainThread"
-    run.committer._last_s.append(0.002)
+    run.committer.pace.note(STALL_S)
     slow = run.submit(FakeBatch())
-    await run.until_done(WINDOW + 2)
+    await run.until_done(3)
     assert slow.thread == "store-writer"
     await run.committer.close()
+
+
+def test_the_pace_of_a_disk() -> None:
+    """Fast: of the last hundred few took a millisecond or more, and none of them far more."""
+    pace = Pace()
+    for _ in range(WINDOW):
+        assert not pace.is_fast, "it has shown nothing yet"
+        pace.note(0.0001)
+    for _ in range(SLOW_COUNT_MAX):
+        pace.note(IN_PLACE_S_MAX)
+    assert pace.is_fast
+    pace.note(IN_PLACE_S_MAX)
+    assert not pace.is_fast
+    for _ in range(WINDOW - SLOW_COUNT_MAX):
+        pace.note(0.0001)
+    assert pace.is_fast, "the slow ones lie a hundred back"
+    pace.note(STALL_S)
+    for _ in range(WINDOW):
+        assert not pace.is_fast, "one stall is not forgotten so soon"
+        pace.note(0.0001)
+    assert pace.is_fast
 
 
 async def test_an_error_in_place_is_the_same_error(disk: RealDisk) -> None:
     """A failing commit on the loop is told like one of the thread."""
     run = Run(disk, is_in_place=True)
-    run.committer._last_s.extend([0.0001] * WINDOW)
+    fast(run)
     run.submit(FakeBatch(1, OSError(5, "Input/output error")))
     assert len(run.errors) == 1
     assert not run.committer.has_room
