@@ -36,7 +36,7 @@ class Device:
             CallbackAPIVersion.VERSION2, client_id=f"station-{name}", clean_session=False
         )
         self._client.max_inflight_messages_set(IN_FLIGHT_MAX)
-        self._client.reconnect_delay_set(1, 2)
+        self._client.reconnect_delay_set(0.2, 1)  # type: ignore[arg-type]  # seconds
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_publish = self._on_publish

@@ -30,7 +30,10 @@ pytestmark = [pytest.mark.client, pytest.mark.timeout(400)]
 KILL_COUNT = 21
 PUBLISHERS = 2
 TOPIC = "faults"
-PACE_S = 0.001
+BURST = 32
+PACE_S = 0.08
+"""A publisher sends a burst, then rests: many are under way at a kill, and restarts get CPU."""
+
 SHORT = ("store.lease_ms=1000", "store.silence_ms_max=2000")
 """A killed gateway has its name again when its lease is over."""
 
@@ -46,7 +49,7 @@ class Load:
 
     def readings(self, publisher: str) -> Iterator[Reading]:
         number = 0
-        while not self._stopped.wait(PACE_S):
+        while number % BURST or not self._stopped.wait(PACE_S):
             number += 1
             yield Reading(
                 identifier=f"{publisher}-{number}",

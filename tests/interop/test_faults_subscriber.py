@@ -40,7 +40,7 @@ class Watcher:
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id="watcher", clean_session=False
         )
-        self._client.reconnect_delay_set(1, 2)
+        self._client.reconnect_delay_set(0.2, 1)  # type: ignore[arg-type]  # seconds
         self._client.on_message = self._take
         self._client.on_connect = self._subscribe
         self._client.on_subscribe = lambda *_: self._subscribed.set()
