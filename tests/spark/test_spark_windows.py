@@ -22,6 +22,7 @@ from spark.config import SparkConfig, WindowJobConfig
 from spark.jobs import telemetry_windows
 from spark.session import open_session
 from tests.demo.cluster import create_topic
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons
 
 pytestmark = [
@@ -31,9 +32,15 @@ pytestmark = [
 ]
 
 
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Half the time of these tests would be the compiler's."""
+
+
 @pytest.fixture(scope="module")
 def session() -> Iterator[SparkSession]:
-    session = open_session("test", "local[2]")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_TOOL_OPTIONS", QUICK_START)
+        session = open_session("test", "local[2]")
     yield session
     session.stop()
 
@@ -73,7 +80,7 @@ def run(session: SparkSession, namesrv: str, folder: Path) -> list[tuple[object,
         topic="readings", output=str(folder / "out"), checkpoint=str(folder / "checkpoint")
     )
     query = telemetry_windows.start(session, SparkConfig(namesrv=namesrv), job, once=True)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(5 * PATIENCE_S)
     rows = session.read.parquet(str(folder / "out")).orderBy("start").collect()
     return [(row["start"].hour, row["count"], row["min"], row["max"], row["mean"]) for row in rows]
 

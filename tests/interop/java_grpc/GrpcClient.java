@@ -69,7 +69,8 @@ public class GrpcClient {
         Set<String> bodies = new ConcurrentSkipListSet<>();
         CountDownLatch done = new CountDownLatch(COUNT);
         FilterExpression filter = new FilterExpression("*", FilterExpressionType.TAG);
-        try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
+        // Never closed: its close waits for long polls of 30 s to end; the program's end does not.
+        PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration).setConsumerGroup("java-push")
             .setSubscriptionExpressions(Collections.singletonMap(topic, filter))
             .setMessageListener(message -> {
@@ -80,9 +81,8 @@ public class GrpcClient {
                     done.countDown();
                 }
                 return ConsumeResult.SUCCESS;
-            }).build()) {
-            done.await(90, TimeUnit.SECONDS);
-        }
+            }).build();
+        done.await(90, TimeUnit.SECONDS);
         return bodies;
     }
 

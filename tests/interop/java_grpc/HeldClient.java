@@ -108,7 +108,8 @@ public class HeldClient {
         CountDownLatch done = new CountDownLatch(10);
         List<String> order = Collections.synchronizedList(new ArrayList<>());
         Map<String, Integer> tries = new ConcurrentHashMap<>();
-        try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
+        // Never closed: its close waits for long polls of 30 s to end; the program's end does not.
+        PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration).setConsumerGroup("held-fifo")
             .setEnableFifoConsumeAccelerator(true)
             .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL))
@@ -120,9 +121,8 @@ public class HeldClient {
                 order.add(body);
                 done.countDown();
                 return ConsumeResult.SUCCESS;
-            }).build()) {
-            done.await(90, TimeUnit.SECONDS);
-        }
+            }).build();
+        done.await(90, TimeUnit.SECONDS);
         for (String group : new String[] {"s", "f"}) {
             List<String> found = new ArrayList<>(order);
             found.removeIf(body -> !body.startsWith(group));
