@@ -39,6 +39,7 @@ AGAIN_S: Final = 20.0
 """When a segment that must stay is looked at again."""
 
 AGAIN_PRESSED_S: Final = 2.0
+NEVER: Final = float("-inf")
 ENDED_PER_RECORD: Final = 10_000
 """Queues that end by one record."""
 
@@ -57,8 +58,8 @@ class Cleaner:
         self._newest = 0
         """Newest segment with an index file at the last look."""
 
-        self._again: dict[int, float] = {}
-        """Segment number → when it is looked at again."""
+        self._kept: dict[int, float] = {}
+        """Segment number → when it was found that it must stay."""
 
         self._moving: Moving | None = None
         self._step_at = 0.0
@@ -106,7 +107,8 @@ class Cleaner:
             if is_due and not core.cold.has(segment.number):
                 core.sealer.is_eager = True  # it goes by its index file
                 break
-            if not is_due or not self._may_go(segment, now):
+            pause = AGAIN_PRESSED_S if is_pressed else AGAIN_S
+            if not is_due or not self._may_go(segment, now.monotonic - pause):
                 continue
             if living is None:
                 living = Living(core, self._parts, now.wall_ms, is_pressed=is_pressed)
@@ -117,10 +119,10 @@ class Cleaner:
             if not is_pressed and living.is_pressed:
                 break  # enough for now
 
-    def _may_go(self, segment: Segment, now: Now) -> bool:
+    def _may_go(self, segment: Segment, kept_before: float) -> bool:
         is_seen = segment in self._room.leaving or segment.number in self._going
         is_sealed = segment.number in self._core.cold.sealed
-        return is_sealed and not is_seen and self._again.get(segment.number, 0.0) <= now.monotonic
+        return is_sealed and not is_seen and self._kept.get(segment.number, NEVER) <= kept_before
 
     def _is_compacted(self, segment: Segment) -> bool:
         """Whether values in it may have been replaced."""
@@ -154,8 +156,7 @@ class Cleaner:
             <= self._core.config.relocated_bytes_max
         )
         if not (is_little and is_small and self._room.has_room_to_move(size)):
-            pause = AGAIN_PRESSED_S if living.is_pressed else AGAIN_S
-            self._again[segment.number] = now.monotonic + pause
+            self._kept[segment.number] = now.monotonic
         elif self._moving is None:
             self._moving = moving
             self._going.add(segment.number)
@@ -182,7 +183,7 @@ class Cleaner:
         if self._moving is moving:
             self._moving = None
             self._looked = -LOOK_S  # the next one
-        self._again.pop(segment.number, None)
+        self._kept.pop(segment.number, None)
         self._end_idle(moving.finish())
         self._core.counters.deleted_bytes += segment.end - segment.base
         if moving.count:
