@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from protocols.canonical import Call, Head, Properties
+from protocols.canonical import INTERNAL, Call, Head, Properties
 
 CATCH_ALL_TOPIC: Final = "mqtt"
 """Takes every subject whose first level is no topic."""
@@ -96,6 +96,11 @@ RESERVED: Final = frozenset(
         "__CRC32#",
     )
 )
+ORIGIN_NAMES: Final = frozenset(
+    ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
+)
+"""Of these, what the gateway itself says of a dead letter."""
+
 RESERVED_PREFIXES: Final = ("INNER_", "TIMER_", "REAL_", "__RMQ.TRANSIENT.")
 
 
@@ -152,6 +157,8 @@ def head_properties(call: Call, head: Head, topic: str) -> Properties:
     pairs.append(("TG_PROTOCOL", call.protocol))
     if call.client_id:
         pairs.append(("TG_CLIENT", call.client_id))
+    if call.protocol == INTERNAL:
+        pairs += [pair for pair in head.properties if pair[0] in ORIGIN_NAMES]
     pairs += without_reserved(head.properties)
     return tuple((name, clean(value)) for name, value in pairs)
 

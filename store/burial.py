@@ -94,5 +94,7 @@ class Burial:
             "DLQ_ORIGIN_TOPIC": topic_of(record),
             "DLQ_ORIGIN_MESSAGE_ID": property_of(record, b"UNIQ_KEY").decode("utf-8", "replace"),
         }
+        if not property_of(record, b"RETRY_TOPIC"):  # how RocketMQ's tools find its topic
+            origin["RETRY_TOPIC"] = origin["DLQ_ORIGIN_TOPIC"]
         copy = retargeted(record, topic, DEAD_LETTER_QUEUE_ID, origin)
         return with_reconsume_count(copy, group.attempts.get(position, 0) + 1)

@@ -11,15 +11,18 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from protocols import clock
 from protocols.canonical import (
     Call,
+    Delivery,
     GroupSpec,
     InvisibleTimeChange,
     PopRequest,
     ReceiptHandle,
+    Start,
 )
 from protocols.errors import Code, GatewayError, Refused
-from protocols.pipeline import Services
+from protocols.pipeline import Services, TopicInfo
 from protocols.remoting.bodies import ConsumerData, SubscriptionData
 from protocols.remoting.headers import PullHeader
 from protocols.remoting.holdings import Held, Holdings, Queue
@@ -45,6 +48,18 @@ POP_COUNT_MAX: Final = 256
 ACK_AGAIN_S: Final = 1.0
 """After an ack that failed; a delivery that is hidden no more comes again."""
 
+SHARING_S: Final = 1.0
+"""
+For members to share the queues out again after one came or went. A client drops what arrives for
+a queue that it has given up, without a word: nothing is popped for anybody meanwhile.
+"""
+
+SEEN_S: Final = 60.0
+"""
+A client that has a queue pulls it, or commits its offset (Java: each 5 s, changed or not). What it
+holds of a queue that it has not named for so long goes to others.
+"""
+
 
 class Consumer:
     """State of one (connection, group)."""
@@ -69,6 +84,9 @@ class Consumer:
         self._tasks = tasks
         self._specs: dict[str, GroupSpec] = {}
         self._came_back = asyncio.Event()
+        self._sharing_until = 0.0
+        self._members_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seen: dict[Queue, float] = {}
         self._settling = asyncio.Lock()
         self._to_ack: list[Held] = []
         self._is_acking = False
@@ -105,16 +123,26 @@ class Consumer:
         info = await self._services.topics.find(qualified(call.tenant, topic))
         if info is None:
             raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")
+        start = start_of(self.data, self._settings.new_groups)
+        if (
+            start is Start.END
+            and self._settings.new_groups == "client"
+            and await self._is_new(info)
+        ):
+            start = Start.EARLIEST
         spec = group_spec(
-            call.tenant,
-            self.group,
-            info,
-            attempts_max=self._settings.attempts_max,
-            start=start_of(self.data, self._settings.new_groups),
+            call.tenant, self.group, info, attempts_max=self._settings.attempts_max, start=start
         )
         policy = await self._services.topics.group(qualified(call.tenant, self.group), info.name)
         spec = self._specs[topic] = as_configured(spec, info, policy)
         return spec
+
+    async def _is_new(self, info: TopicInfo) -> bool:
+        """Nothing of the topic has gone yet: its last offset is its first, as with Apache's."""
+        for broker, queue_id, _ in info.queues:
+            if await self._services.topics.offset(info.name, broker, queue_id, at_ms=0) > 0:
+                return False
+        return True
 
     async def open(self) -> None:
         """Fix where the group starts on every topic that is there. Raises Refused."""
@@ -143,8 +171,8 @@ class Consumer:
             await asyncio.sleep(min(wait_ms, 1000) / 1000)  # its own pace: commits make room
             return []
         wants = self.wants(queue.topic, header)
-        deliveries = await self._services.pipeline.pop(
-            self._call,
+        self._seen[queue] = clock.monotonic()
+        deliveries = await self._pop(
             PopRequest(
                 group=await self.spec(queue.topic),
                 count=max(1, min(header.count_max, POP_COUNT_MAX)),
@@ -154,7 +182,7 @@ class Consumer:
                 broker=queue.broker,
                 tags=wants.tags,
                 sql=wants.sql,
-            ),
+            )
         )
         if self.is_closed:
             await self.give_back([delivery.handle for delivery in deliveries])
@@ -164,8 +192,32 @@ class Consumer:
             self._came_back.set()
         return records
 
+    async def _pop(self, request: PopRequest) -> list[Delivery]:
+        """None if members come or go meanwhile: the queue may be another's by now."""
+        if clock.monotonic() < self._sharing_until:
+            await asyncio.sleep(SHARING_S)
+        pop = asyncio.ensure_future(self._services.pipeline.pop(self._call, request))
+        try:
+            changed = self._members_changed
+            await asyncio.wait((pop, changed), return_when=asyncio.FIRST_COMPLETED)
+            if pop.done():
+                return pop.result()
+        finally:
+            if not pop.done():
+                pop.cancel()  # what it still brings is given back
+        await asyncio.sleep(SHARING_S)
+        return []
+
+    def members_changed(self) -> None:
+        """A member of the group came or went, here or elsewhere."""
+        if self._seen:  # who has pulled nothing yet takes nothing from others
+            self._sharing_until = clock.monotonic() + SHARING_S
+            self._members_changed.set_result(None)
+            self._members_changed = asyncio.get_running_loop().create_future()
+
     async def pop_returned(self, queue: Queue, header: PullHeader, wait_ms: int) -> list[bytes]:
         """Records for a pull of a retry queue: what came back to this client."""
+        self._seen[queue] = clock.monotonic()
         if not self.holdings.returned_count and wait_ms:
             self._came_back.clear()
             try:
@@ -187,6 +239,7 @@ class Consumer:
 
     def commit(self, queue: Queue, offset: int) -> None:
         """Everything held of *queue* below *offset* is done."""
+        self._seen[queue] = clock.monotonic()
         self._to_ack += self.holdings.commit(queue, offset)
         if self._to_ack and not self._is_acking:
             self._is_acking = True
@@ -242,7 +295,8 @@ class Consumer:
             await self._services.pipeline.ack(self._call, [held.handle])
 
     async def renew(self) -> None:
-        """Keep what the client holds hidden from others."""
+        """Keep what the client holds hidden from others, but for queues that it has given up."""
+        await self._give_up_unseen()
         async with self._settling:
             held = self.holdings.held()
             waiting = self.holdings.returned()
@@ -262,10 +316,25 @@ class Consumer:
                 if result.code == Code.OK and result.handle is not None:
                     self.holdings.renewed(delivery, result.handle)
 
-    async def close(self) -> None:
-        """The client has gone: all it holds goes back to its place."""
+    async def _give_up_unseen(self) -> None:
+        before = clock.monotonic() - SEEN_S
+        async with self._settling:
+            handles = [
+                handle
+                for queue in self.holdings.queues()
+                if self._seen.get(queue, 0.0) < before
+                for handle in self.holdings.abandon(queue)
+            ]
+        await self.give_back(handles)
+
+    def leave(self) -> None:
+        """The client pulls no more; its last commits may still be on their way."""
         self.is_closed = True
         self._came_back.set()
+
+    async def close(self) -> None:
+        """The client has gone: all it holds goes back to its place."""
+        self.leave()
         await self._ack_once()
         async with self._settling:
             handles = self.holdings.drain()

@@ -74,6 +74,7 @@ class Front:
         """All members here are told to share the queues out again (40, oneway)."""
         for peer, session in self.sessions.items():
             if group in session.consumers:
+                session.consumers[group].members_changed()
                 fields = {"consumerGroup": group}
                 peer.send_oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
 

@@ -140,6 +140,19 @@ class Holdings:
                     held.handle = handle
                     return
 
+    def queues(self) -> list[Queue]:
+        """Those that something is held of."""
+        return [queue for queue, waiting in self._queues.items() if waiting]
+
+    def abandon(self, queue: Queue) -> list[ReceiptHandle]:
+        """All that is held of one queue, to be given back."""
+        handles: list[ReceiptHandle] = []
+        for held in self._queues.pop(queue, ()):
+            self._forget(queue, held)
+            if not held.is_settled:
+                handles.append(held.handle)
+        return handles
+
     def drain(self) -> list[ReceiptHandle]:
         """Everything, to be given back: the client has gone."""
         handles = [held.handle for held in self.held()]

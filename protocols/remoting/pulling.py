@@ -154,10 +154,13 @@ async def update_offset(
 
 
 def _commit(session: "Session", group: str, queue: Queue, offset: int) -> None:
-    consumer = session.consumers.get(group)
-    if consumer is not None and not consumer.reads_by_offset(queue):
+    is_shared = False
+    for consumer in (session.consumers.get(group), *session.leaving):
+        if consumer is None or consumer.group != group or consumer.reads_by_offset(queue):
+            continue
         consumer.commit(queue, offset)
-    elif not is_retry_topic(queue.topic):
+        is_shared = True
+    if not is_shared and not is_retry_topic(queue.topic):
         session.host.members.commit(group, queue, offset)
 
 

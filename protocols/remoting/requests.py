@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from protocols.canonical import INTERNAL, Call, Head, Message, StoredMessage
+from protocols.canonical import INTERNAL, Call, Head, Message, SendResult, StoredMessage
 from protocols.errors import Code, Refused
 from protocols.remoting import pulling
 from protocols.remoting.bodies import (
@@ -40,6 +40,7 @@ from protocols.remoting.mapping import (
     retry_route,
     route_of,
 )
+from protocols.remoting.records import encode_host, offset_message_id
 from protocols.remoting.replying import REPLY_SUFFIX
 from protocols.remoting.requesting import reply
 
@@ -130,7 +131,7 @@ async def unregister(session: "Session", call: Call, command: RemotingCommand) -
     """35: a producer or consumer group of this client is over."""
     group = command.fields.get("consumerGroup", "")
     if group:
-        await session.drop_consumer(group)
+        await session.leave_group(group)
     session.producer_groups.discard(command.fields.get("producerGroup", ""))
     serve_checks(session, call, session.producer_groups)
     return command.answer()
@@ -201,7 +202,8 @@ def share(queues: Sequence[Queue], members: Sequence[str], client_id: str) -> li
 
 async def send_back(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """
-    36: visible to the group again after the delay of its level; below 0: dead.
+    36: visible to the group again after the delay of its level; dead below 0, or when the client
+    has tried as often as it says it will.
 
     What the client does not hold any more is the group's again already: nothing to do.
     """
@@ -216,7 +218,8 @@ async def send_back(session: "Session", call: Call, command: RemotingCommand) ->
     )
     if consumer is None or held is None:
         return command.answer()
-    if level < 0:
+    limit = int_field(fields, "maxReconsumeTimes", -1)
+    if level < 0 or 0 <= limit <= held.reconsume_count:
         await _bury(session, call, consumer, held)
     else:
         await consumer.send_back(held, send_back_delay_ms(level, held.reconsume_count))
@@ -240,31 +243,44 @@ async def _bury(session: "Session", call: Call, consumer: Consumer, held: Held) 
 
 
 async def _store_dead(session: "Session", call: Call, group: str, source: StoredMessage) -> None:
-    """As it was, in ``%DLQ%group``; sent by the gateway itself: no rule speaks of this topic."""
-    services = session.host.services
-    dead = dead_letter_topic(qualified(call.tenant, group))
-    if await services.topics.find(dead) is None:
-        await services.topics.create(dead, queue_count=1)
+    """As it was, with where it comes from."""
+    origin = offset_message_id(encode_host(session.address), source.log_position)
     message = Message(
-        Head(
-            subject=dead,
-            topic=dead,
-            tag=source.properties.get("TAGS", ""),
-            properties=(
-                ("DLQ_ORIGIN_TOPIC", source.topic),
-                ("DLQ_ORIGIN_MESSAGE_ID", source.message_id),
-            ),
-        ),
+        Head(subject="", tag=source.properties.get("TAGS", "")),
         source.body,
         tuple(pair for pair in source.property_pairs() if pair[0] not in ("TAGS", "KEYS")),
         message_id=source.message_id,
         keys=source.properties.get("KEYS", ""),
         sys_flag=source.sys_flag,
     )
+    await bury_message(session, call, group, message, source.topic, origin)
+
+
+async def bury_message(
+    session: "Session", call: Call, group: str, message: Message, topic: str, origin: str
+) -> SendResult:
+    """
+    Into ``%DLQ%group``; sent by the gateway itself: no rule speaks of this topic.
+
+    Raises Refused.
+    """
+    services = session.host.services
+    dead = dead_letter_topic(qualified(call.tenant, group))
+    if await services.topics.find(dead) is None:
+        await services.topics.create(dead, queue_count=1)
+    named = {
+        "DLQ_ORIGIN_TOPIC": topic,
+        "DLQ_ORIGIN_MESSAGE_ID": message.message_id,
+        "RETRY_TOPIC": topic,
+        "ORIGIN_MESSAGE_ID": origin,
+    }
+    head = Head(subject=dead, topic=dead, tag=message.head.tag, properties=tuple(named.items()))
+    message = message._replace(head=head, deliver_at_ms=0)
     own = Call(protocol=INTERNAL, listener=call.listener, identity=call.identity, peer=call.peer)
     (result,) = await services.pipeline.send(own, [message])
     if result.code != Code.OK:
         raise Refused(result.code, dead, result.hint)
+    return result
 
 
 def text_topic(consumer: Consumer) -> str:

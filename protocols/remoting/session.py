@@ -21,12 +21,14 @@ from protocols.remoting import requests
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import Consumer
-from protocols.remoting.headers import HeaderError, send_header
+from protocols.remoting.handles import RETRY_PREFIX
+from protocols.remoting.headers import HeaderError, SendHeader, send_header
 from protocols.remoting.held import held_fields
 from protocols.remoting.host import Host
 from protocols.remoting.mapping import (
     RESPONSE_OF,
     Heads,
+    is_retry_topic,
     qualified,
     send_answer_fields,
     to_messages,
@@ -52,6 +54,9 @@ WAITING_MAX: Final = 4096
 MOVE_S: Final = 2.0
 """For answers to what was read before the gateway began to drain."""
 
+LEAVING_S: Final = 2.0
+"""For commits that a client sent before it left a group, and that come after that."""
+
 CALLS_MAX: Final = 64
 """Identities that one connection may sign as; more forget the first."""
 
@@ -67,6 +72,9 @@ class Session:
         """Of the latest identity; requests carry their own."""
 
         self.consumers: dict[str, Consumer] = {}
+        self.leaving: list[Consumer] = []
+        """Consumers of groups that the client has just left: they take its last commits."""
+
         self.producer_groups: set[str] = set()
         self.halves: dict[int, tuple[str, str]] = {}
         """Position of a half message sent here → (cluster, broker)."""
@@ -259,6 +267,9 @@ class Session:
         if call.tenant and messages[0].producer_group:
             group = qualified(call.tenant, messages[0].producer_group)
             messages = [message._replace(producer_group=group) for message in messages]
+        if is_retry_topic(header.topic):
+            self.host.tasks.start(self._give_up(command, call, header, messages[0]), name="retry")
+            return
         if REPLY_TO in header.properties:
             self.host.tasks.start(self._ask(command, call, messages[0]), name="request")
             return
@@ -288,6 +299,31 @@ class Session:
             self.peer.pause()
             self.host.services.pipeline.when_clear(self._resume, call)
         self.host.services.pipeline.post(call, messages, done)
+
+    async def _give_up(
+        self, command: RemotingCommand, call: Call, header: SendHeader, message: Message
+    ) -> None:
+        """
+        A consumer sends a message to its group's retry topic: an orderly one has given it up.
+
+        Others do when a send-back failed: refused, so that they try that again; here a message
+        comes back from its place, not from a copy.
+        """
+        group = header.topic[len(RETRY_PREFIX) :]
+        consumer = self.consumers.get(group)
+        is_dead = consumer is not None and bool(consumer.locked)
+        is_dead = is_dead or 0 <= header.reconsume_max < header.reconsume_count
+        try:
+            if not is_dead:
+                raise Refused(Code.PRECONDITION_FAILED, header.topic, "send the message back (36)")
+            named = dict(message.properties)
+            topic, origin = named.get("RETRY_TOPIC", ""), named.get("ORIGIN_MESSAGE_ID", "")
+            result = await requests.bury_message(self, call, group, message, topic, origin)
+        except Refused as error:
+            self._refuse(command, error)
+            return
+        fields = send_answer_fields([result], self.address)
+        self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
 
     async def _ask(self, command: RemotingCommand, call: Call, message: Message) -> None:
         """A request: its answer is to find the way back here."""
@@ -329,16 +365,39 @@ class Session:
 
     async def drop_consumer(self, group: str) -> None:
         """The client consumes for *group* no more."""
+        consumer = await self._withdraw(group)
+        if consumer is not None:
+            await consumer.close()
+
+    async def leave_group(self, group: str) -> None:
+        """
+        ``drop_consumer`` at the client's wish, who waits for it.
+
+        Java sends its last commits before that, but they may be on the wire behind it.
+        """
+        consumer = await self._withdraw(group)
+        if consumer is not None:
+            consumer.leave()
+            self.leaving.append(consumer)
+            self.host.tasks.start(self._part(consumer), name=f"leave {group}")
+
+    async def _part(self, consumer: Consumer) -> None:
+        await asyncio.sleep(LEAVING_S)
+        if consumer in self.leaving:
+            self.leaving.remove(consumer)
+            await consumer.close()
+
+    async def _withdraw(self, group: str) -> Consumer | None:
         async with self.naming:
             consumer = self.consumers.pop(group, None)
         if consumer is None:
-            return
-        await consumer.close()
+            return None
         try:
             await self.host.members.unlock(group, self.client_id, list(consumer.locked))
             await self.host.members.leave(group, self.client_id)
         except GatewayError as error:
             logger.info("leaving group %s: %s", group, error)
+        return consumer
 
     async def close(self) -> None:
         if self._leave is not None:
@@ -349,6 +408,9 @@ class Session:
         self.checks.clear()
         for group in list(self.consumers):
             await self.drop_consumer(group)
+        leaving, self.leaving = self.leaving, []
+        for consumer in leaving:
+            await consumer.close()
 
 
 def refusal(command: RemotingCommand, error: Refused) -> RemotingCommand:

@@ -211,6 +211,12 @@ class QueueLocks:
         self._locks[key] = (client_id, now + LOCK_S)
         return True
 
+    def has(self, group: str, now: float) -> bool:
+        """Whether a member of the group consumes in order just now."""
+        return any(
+            name == group and now < until for (name, _, _), (_, until) in self._locks.items()
+        )
+
     def unlock(self, group: str, topic: str, queue_id: int, client_id: str) -> None:
         """Give it back; the lock of another client stays."""
         key = (group, topic, queue_id)

@@ -154,11 +154,14 @@ def _after_attempts(context: Context, header: SendHeader, now: Now) -> str:
     """
     Where a message really goes: one for a retry topic beyond its last attempt is dead.
 
-    Java clients send to ``%RETRY%group`` themselves when 36 failed.
+    Java clients send to ``%RETRY%group`` themselves when 36 failed, and orderly ones what they
+    have given up: who holds queue locks retries in place (Apache: ``handleRetryAndDLQ``).
     """
     if not header.topic.startswith(RETRY_PREFIX):
         return header.topic
     group = header.topic[len(RETRY_PREFIX) :]
+    if context.locks.has(group, now.monotonic):
+        return _dead_letter(context, group, now)
     limit = header.reconsume_max
     if limit < 0:
         limit = use_group(context, group, now).retry_max_times

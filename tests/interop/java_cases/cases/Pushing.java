@@ -74,6 +74,9 @@ final class Pushing {
         one.setInstanceName(site.name("goes-on-1"));
         site.start(one, first);
         first.expect(Site.bodies("x", 10));
+        Site.until("the last listener's result is noted", () -> one
+            .getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().values()
+            .stream().allMatch(queue -> queue.getMsgCount().get() == 0));
         one.shutdown(); // commits
         site.send(topic, "", Site.bodies("y", 4));
         Inbox second = new Inbox();
