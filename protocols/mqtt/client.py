@@ -249,6 +249,8 @@ class Client:
         try:
             assert self.opened is not None
             subscriber = Subscriber(self.opened, self.front, self.connection)
+            if self._inbound is not None:  # what came before is no news to the subscription
+                await self._inbound.stored()
             if isinstance(packet, Subscribe) and len(packet.items) > MANY_FILTERS:
                 async with self.front.many_filters:
                     await subscriber.subscribe(packet)

@@ -6,6 +6,8 @@ QoS 2 is exactly once over reconnects and gateways: a kept session's publish car
 A session that ends with its connection can never send again, so its packet ids are known here.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -29,8 +31,12 @@ from protocols.mqtt.mapping import clearing, delayed, message_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import V5, V31, Publish, Pubrel, Reason
 from protocols.mqtt.records import SessionRecord
+from protocols.tasks import Signal
 
 PUBACK, PUBREC, PUBCOMP = 0x40, 0x50, 0x70
+
+STORED_S_MAX: Final = 10.0
+"""How long a SUBSCRIBE waits for the publishes before it on the same connection."""
 
 REPEATS_MAX: Final = 2
 """PUBRECs of one QoS 2 publish on one connection; repeats are for new ones [MQTT-4.4.0-1]."""
@@ -102,11 +108,28 @@ class Inbound:
         self._tells_unmatched = settings.tells_unmatched
         self._is_structured = settings.cloudevents == "structured"
         self._outbox = opened.outbox
+        self._under_way = 0
+        """Posts without an answer, also those that the client gets none for."""
+
+        self._all_stored = Signal()
 
     @property
     def received(self) -> tuple[int, ...]:
         """Packet ids of what is stored and not released."""
         return tuple(number for number, repeats in self._repeats.items() if repeats >= 0)
+
+    async def stored(self) -> None:
+        """Wait, within reason, until everything so far is stored or refused."""
+        if self._under_way:
+            self._all_stored.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STORED_S_MAX):
+                    await self._all_stored.wait()
+
+    def _answered(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._all_stored.set()
 
     # ── QoS 0 and 1 ─────────────────────────────────────────────────────────────────────
 
@@ -125,9 +148,11 @@ class Inbound:
     def _post(self, messages: Sequence[Message], packet_ids: list[bytes]) -> None:
         if packet_ids:
             self._outbox.own_posted += 1
+        self._under_way += 1
         self._line.post(messages, partial(self._stored, packet_ids))
 
     def _stored(self, packet_ids: list[bytes], results: SendResults) -> None:
+        self._answered()
         if not packet_ids:
             if self._front.settings.denied == "disconnect" and not results.is_all_stored:
                 self._end_if_denied([results[index].code for index in range(len(results))])
@@ -171,6 +196,7 @@ class Inbound:
         if packet.qos == 2:
             self._repeats[packet_id] = -1
             self._outbox.own_posted += 1
+            self._under_way += 1
             self._line.post([message], partial(self._received, packet_id))
         else:
             self._post([message], [packet_id.to_bytes(2, "big")] if packet.qos else [])
@@ -192,6 +218,7 @@ class Inbound:
         return self._session + packet_id.to_bytes(2, "big")
 
     def _received(self, packet_id: int, results: SendResults) -> None:
+        self._answered()
         code = results[0].code
         if code == Code.OK or (self._connection.version != V5 and code in FINAL_REFUSALS):
             self._repeats[packet_id] = 1

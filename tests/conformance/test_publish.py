@@ -13,6 +13,8 @@ from protocols.mqtt.packets import (
     Pubrec,
     Pubrel,
     Reason,
+    Suback,
+    Subscribe,
     SubscribeItem,
 )
 from protocols.mqtt.properties import Property, find_int
@@ -378,6 +380,10 @@ def test_mqtt_3_3_1_5_the_last_retained_message(server: Address, word: str, vers
         assert peer.is_silent()
         peer.subscribe(SubscribeItem(word, 2))
         assert [(found.payload, found.qos) for found in peer.delivered(1)] == [(b"zero", 0)]
+        peer.unsubscribe(word)
+        peer.send(Publish(word, b"last", 0, True), Subscribe(9, (SubscribeItem(word, 2),)))
+        peer.expect(Suback(9, (2,)))  # what came before it on the connection is not live
+        assert [(found.payload, found.retain) for found in peer.delivered(1)] == [(b"last", True)]
 
 
 @clauses(v5="3.3.1-6 3.3.1-7", v311="3.3.1-10 3.3.1-11")
