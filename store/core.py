@@ -114,7 +114,7 @@ class Core:
     # ── bytes ───────────────────────────────────────────────────────────────────────────
 
     def record_at(self, position: int) -> bytes:
-        """The stored record, verified when it comes from disk. Raises Refused."""
+        """The stored record of an entry, verified when it comes from disk. Raises Refused."""
         found = self.cache.find(position)
         if found is not None:
             buffer, at = found
@@ -133,6 +133,18 @@ class Core:
             self._ahead = b""
             raise _no_record(position)
         return record
+
+    def message_at(self, position: int) -> bytes:
+        """
+        ``record_at`` of a position that a peer has named: a message starts there, and is durable.
+
+        A body may hold what looks like a record. Raises Refused.
+        """
+        entries = self.entries
+        is_one = position < entries.visible and entries.has(position)
+        if not is_one or position in entries.targets:
+            raise _no_record(position)
+        return self.record_at(position)
 
     def records_at(self, positions: Sequence[int]) -> list[bytes | memoryview]:
         """``record_at`` of several, ascending: neighbours lie in one block of the cache."""

@@ -434,11 +434,16 @@ class Engine:
         return self._reader.read(queue, offset, count, bytes_max, frozenset())
 
     def record_at(self, position: int) -> bytes:
-        """The stored message at *position*, verified when it came from disk.
+        """The stored message of an entry, verified when it came from disk.
 
-        Raises Refused(MESSAGE_NOT_FOUND): gone, no record starts there, or rot.
+        *position* is known to be one's; what a peer names goes to ``message_at``. Raises
+        Refused(MESSAGE_NOT_FOUND): gone, or rot.
         """
         return self._core.record_at(position)
+
+    def message_at(self, position: int) -> bytes:
+        """``record_at`` of any number: refused too unless a durable message starts there."""
+        return self._core.message_at(position)
 
     def records_at(self, positions: Sequence[int]) -> list[bytes | memoryview]:
         """The messages at these positions, ascending. Raises Refused as ``record_at`` does."""

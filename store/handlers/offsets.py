@@ -110,7 +110,7 @@ def view_message(
     """One message by its log position (33)."""
     position = int_field(request.fields, "offset")
     try:
-        record = context.engine.record_at(position)
+        record = context.engine.message_at(position)
         decode_record(record)
     except Refused as error:
         return request.answer(

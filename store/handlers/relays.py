@@ -106,7 +106,7 @@ def consume_directly(
     named = parse_offset_message_id(fields.get("msgId", ""))
     if named is None:
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "msgId", "is no offset message id")
-    record = context.engine.record_at(named[1])
+    record = context.engine.message_at(named[1])
     told = {**fields, "brokerName": context.config.name}
     command = RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, told, record)
     Answers(context, connection, request).ask(client, command)

@@ -298,7 +298,7 @@ def send_back(
     group_name = text_field(fields, "group")
     now = clock.read()
     group = use_group(context, group_name, now)
-    message = decode_record(context.engine.record_at(int_field(fields, "offset")))
+    message = decode_record(context.engine.message_at(int_field(fields, "offset")))
     if group.retry_queue_nums <= 0:
         return request.answer()
     limit = int_field(fields, "maxReconsumeTimes", -1)

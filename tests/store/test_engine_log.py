@@ -12,7 +12,7 @@ from store.engine import Engine
 from store.log.format import SEGMENT_HEADER_BYTES, decode_segment_header
 from store.log.segments import segment_name
 from tests.simulation.simulated_disk import SimulatedDisk
-from tests.store.engine_kit import SMALL, Driver, body_of, filter_key, make_frame
+from tests.store.engine_kit import SMALL, Driver, body_of, filter_key, make_frame, make_record
 
 A = filter_key("a")
 READ_A = ReadItem(tag=1, key=A)
@@ -441,3 +441,30 @@ def test_an_order_key_goes_on_when_the_segment_of_its_turn_is_gone() -> None:
     assert store.engine.offset_range("t", 0)[0] > 0
     store.restart()
     assert store.bodies(store.take(group)) == [b"second"]
+
+
+def test_a_position_inside_a_body_names_no_message(store: Driver) -> None:
+    """Not even where the body looks like a record that is stored there."""
+    forged = bytearray(make_record("t", b"forged"))
+    start = make_record("t", bytes(8) + forged).index(forged)
+    (first,), (second,) = store.send(bytes(8) + forged), store.send(bytes(8) + forged)
+    inside = second + (second - first) + start
+    forged[28:36] = inside.to_bytes(8, "big")  # its log position
+    (outer,) = store.send(bytes(8) + forged)
+    assert outer + start == inside
+    for restarts in (False, True):
+        if restarts:
+            store.restart()
+        assert body_of(store.engine.message_at(outer)) == bytes(8) + forged
+        for position in (inside, outer + 1, outer - 1, -1, 1 << 62):
+            with pytest.raises(Refused, match="no readable message"):
+                store.engine.message_at(position)
+
+
+def test_what_is_not_durable_cannot_be_asked_for(store: Driver) -> None:
+    pending = store.engine.send("gw", make_frame(1, 99, [b"x"]), store.now)
+    (position,) = pending.value.positions
+    with pytest.raises(Refused):
+        store.engine.message_at(position)
+    store.drain()
+    assert body_of(store.engine.message_at(position)) == b"x"
