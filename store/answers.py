@@ -90,8 +90,9 @@ class EngineConfig:
     half_checks_max: int = 15
     """After so many checks it is given up (transactionCheckMax)."""
 
-    block_bytes_max: int = 8 << 20
-    """A block larger than this on disk is rot."""
+    block_bytes_max: int = 256 << 20
+    """A header that tells of a larger block is none of ours. (What is written is far smaller: a
+    frame or a batch of standard sends, with state that waited.)"""
 
 
 # ── waiting ─────────────────────────────────────────────────────────────────────────────

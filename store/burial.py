@@ -13,18 +13,17 @@ from store.answers import TopicConfig
 from store.appender import Draft, Plan, append_messages
 from store.core import Core
 from store.groups.group import Group
-from store.groups.guard import Guard
 from store.log.format import EntryFlag, Kind
 from store.log.messages import property_of, retargeted, tag_hash_of, topic_of, with_reconsume_count
 from store.log.state import encode_ack
 from store.metadata.topics import Topics
-from store.policies.handover import Handover
+from store.policies.handover import Handover, fitting_count
 
 DEAD_LETTER_QUEUE_ID: Final = 0
 """RocketMQ's dead-letter topics have one queue."""
 
 AT_ONCE: Final = 256
-"""Dead letters handed over in one block."""
+"""Dead letters in one block, at most."""
 
 
 class Burial:
@@ -36,36 +35,36 @@ class Burial:
         self._handover = handover
 
     def bury(self, group: Group, positions: Sequence[int], reason: str) -> None:
-        """Copy and end these deliveries of *group*."""
-        if group.guard is not None and group.guard.terms.dead_letter:
-            for start in range(0, len(positions), AT_ONCE):
-                self._hand_over(group, group.guard, positions[start : start + AT_ONCE], reason)
-            return
-        topic = group.spec.dead_letter_topic
-        copies = [copy for at in positions if topic and (copy := self._copy(group, at, topic))]
-        if not group.spec.is_volatile:
-            payload = encode_ack([(group.number, positions)])
-            self._core.log.state(Kind.DEAD_LETTER, payload)
-        group.done(positions)
-        self._core.counters.dead_lettered += len(copies)
-        self._core.counters.discarded += len(positions) - len(copies)
+        """Copy and end these deliveries of *group*, in blocks of a bounded size."""
+        start = 0
+        while start < len(positions):
+            some = positions[start : start + AT_ONCE]
+            some = some[: fitting_count(self._core, some)]
+            self._bury_some(group, some, reason)
+            start += len(some)
         if group.returned:
             self._core.woken_groups.add(group.number)
-        if copies:
-            self._append(topic, copies)
 
-    def _hand_over(self, group: Group, guard: Guard, positions: Sequence[int], reason: str) -> None:
-        """To the hand-over queue that the policy names."""
+    def _bury_some(self, group: Group, positions: Sequence[int], reason: str) -> None:
+        """Their ends and their copies in one block: nothing that is logged between parts them."""
+        guard, topic = group.guard, group.spec.dead_letter_topic
+        is_handed_over = guard is not None and bool(guard.terms.dead_letter)
+        copies: list[bytes] = []
+        if topic and not is_handed_over:
+            copies = [copy for at in positions if (copy := self._copy(group, at, topic))]
         if not group.spec.is_volatile:
             self._core.log.seal_state()
             payload = encode_ack([(group.number, positions)])
             self._core.log.state(Kind.DEAD_LETTER, payload)
         group.done(positions)
-        count = self._handover.messages(guard, positions, reason)
+        if guard is not None and is_handed_over:
+            count = self._handover.messages(guard, positions, reason)
+        else:
+            count = len(copies)
+            if copies:
+                self._append(topic, copies)
         self._core.counters.dead_lettered += count
         self._core.counters.discarded += len(positions) - count
-        if group.returned:
-            self._core.woken_groups.add(group.number)
 
     def _append(self, topic: str, copies: Sequence[bytes]) -> None:
         if topic not in self._topics.configs:

@@ -317,7 +317,8 @@ class Deliveries:
             dead = [at for at in positions if group.attempts.get(at, 0) + 1 >= limit]
             if dead:
                 self._bury(group, dead, TOO_OFTEN)
-                positions = [at for at in positions if at not in set(dead)]
+                gone = set(dead)
+                positions = [at for at in positions if at not in gone]
         if not positions:
             return
         if not group.spec.is_volatile:

@@ -146,6 +146,8 @@ def decode_block_head(
     if header.magic != BLOCK_MAGIC:
         return None
     table_end = at + BLOCK.size + header.table_bytes
+    if header.record_count * ENTRY.size > header.table_bytes:
+        return None
     if block_bytes(header) > bytes_max or table_end + header.record_bytes > len(data):
         return None
     crc = crc32(nonce.to_bytes(8, "big"), seed(nonce, position))

@@ -32,6 +32,20 @@ QUEUE_ENDED: Final = "queue-ended"
 NOTICE_TOPIC: Final = "TG_NOTICE"
 
 
+BLOCK_BYTES_MAX: Final = 4 << 20
+"""Messages copied in one block, with what ends their entries."""
+
+
+def fitting_count(core: Core, entries: Sequence[int]) -> int:
+    """How many of *entries*, from the first on, are copied in one block; at least one."""
+    room = BLOCK_BYTES_MAX
+    for count, entry in enumerate(entries):
+        room -= core.entries.length_of(core.entries.targets.get(entry, entry))
+        if room < 0:
+            return max(1, count)
+    return len(entries)
+
+
 class Handover:
     """Writes copies and notices."""
 

@@ -21,7 +21,7 @@ from store.groups.table import GroupTable
 from store.index.queues import Queue
 from store.log.format import Kind
 from store.log.state import pack
-from store.policies.handover import Handover
+from store.policies.handover import Handover, fitting_count
 from store.policies.levels import create_subqueues, subqueues
 from store.policies.terms import DROP_HEAD, DROP_NEW, NONE, Terms, terms_of
 from store.retention.room import Room
@@ -291,7 +291,23 @@ class Keeper:
     def _drop(
         self, guard: Guard, line: Line, returned: Sequence[int], fresh_count: int, reason: str
     ) -> None:
-        """These leave unseen: one record, and with it the copies of those that are handed over."""
+        """These leave unseen; those that are handed over in blocks of a bounded size."""
+        if not guard.terms.dead_letter:
+            self._drop_some(guard, line, returned, fresh_count, reason)
+            return
+        limit = self._deliveries.limit_of(guard.group)
+        leaving = [*returned, *guard.fresh_in(line, limit, fresh_count)]
+        while leaving:
+            count = fitting_count(self._core, leaving)
+            back, returned = returned[:count], returned[count:]
+            self._core.log.seal_state()
+            self._drop_some(guard, line, back, count - len(back), reason)
+            del leaving[:count]
+
+    def _drop_some(
+        self, guard: Guard, line: Line, returned: Sequence[int], fresh_count: int, reason: str
+    ) -> None:
+        """One record, and with it the copies of those that are handed over."""
         group = guard.group
         leaving = list(returned)
         scans: list[tuple[int, int]] = []
@@ -299,12 +315,10 @@ class Keeper:
             fresh, passed = scan_all(group, line, self._deliveries.limit_of(group), fresh_count)
             leaving += fresh
             scans = scans_of(passed)
-        is_handed_over = bool(guard.terms.dead_letter)
-        if is_handed_over:
-            self._core.log.seal_state()
         if not group.spec.is_volatile:
             self._core.log.state(Kind.DROP, pack(group.number, scans, list(returned)))
         group.done(list(returned))
+        is_handed_over = bool(guard.terms.dead_letter)
         count = self._handover.messages(guard, leaving, reason) if is_handed_over else 0
         self._core.counters.dead_lettered += count
         self._core.counters.discarded += len(leaving) - count

@@ -215,13 +215,14 @@ class Holding:
             record = b""
         if not self._room.has_room_for(len(record)):
             return False
-        self._log_end(Kind.TRANSACTION_END, [position])
+        releases: list[Release] = []
         if record:
             if CHECKS_OVER_TOPIC not in self._topics.configs:
                 self._topics.put(TopicConfig(CHECKS_OVER_TOPIC, 1, 1))
             queue = self._core.message_queue(CHECKS_OVER_TOPIC, 0)
-            copy = _given_up(record)
-            self._append([Release(copy, Plan(queue, ()), 1, 0, 0)])
+            releases.append(Release(_given_up(record), Plan(queue, ()), 1, 0, 0))
+        self._log_end(Kind.TRANSACTION_END, [position])  # nothing is logged between it and the copy
+        self._append(releases)
         _log.warning("half message at %d: nobody ended it, given up", position)
         return True
 

@@ -7,7 +7,7 @@ import pytest
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code, Refused
 from protocols.remoting.private import AckAction, GroupOpen, QueueCounts, ReadItem
-from store.answers import Granted
+from store.answers import EngineConfig, Granted
 from store.log.messages import property_of
 from store.policies.terms import check_policy
 from store.sending import QUEUE_FULL
@@ -407,3 +407,37 @@ def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, int | str]) 
     with pytest.raises(Refused) as caught:
         check_policy("q", policy)
     assert caught.value.code == Code.BAD_REQUEST
+
+
+# ── large messages ──────────────────────────────────────────────────────────────────────
+
+LARGE = EngineConfig(segment_bytes=16 << 20, log_bytes_max=512 << 20, is_zero_filled=False)
+
+
+@pytest.mark.parametrize("how", ["policy", "topic"])
+def test_many_large_dead_letters_survive_a_restart(how: str) -> None:
+    """However many bytes end at once, no block is larger than a start reads."""
+    store = Store(config=LARGE)
+    store.topic("t")
+    bodies = [bytes([number]) * (400 << 10) for number in range(40)]
+    if how == "policy":
+        group = store.queue(**LETTERS)
+        for start in range(0, 40, 10):
+            store.put(*bodies[start : start + 10])
+        store.ack(group, store.take(group, 100), AckAction.REJECT)
+    else:
+        group = store.open(
+            "g", [ReadItem(tag=1, topic="t")], attempts_max=1, dead_letter_topic="%DLQ%g"
+        )
+        for start in range(0, 40, 10):
+            store.send(*bodies[start : start + 10])
+        store.ack(group, store.take(group, 100), AckAction.CHANGE)
+    store.send(b"after", queue_id=1)
+    store.restart()
+    assert store.report.torn_bytes == store.report.rotten_bytes == 0
+    if how == "policy":
+        assert [body for body, _ in store.letters()] == bodies
+    else:
+        found = store.engine.read("%DLQ%g", 0, 0, 100, 64 << 20).records
+        assert [body_of(record) for record in found] == bodies
+    assert store.engine.offset_range("t", 1) == (0, 1)
