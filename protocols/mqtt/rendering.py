@@ -17,7 +17,7 @@ from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
-from protocols.remoting.records import record_parts
+from protocols.remoting.records import RecordTemplate, record_parts, take_alike
 from protocols.stored_names import subject_of
 
 QOS_OF: Final = {b"0": 0, b"2": 2}
@@ -27,7 +27,8 @@ NO_DATA: Final = b"\x00"
 """The body of a CloudEvent without data: RocketMQ takes no empty one."""
 
 ID_MARK: Final = b"UNIQ_KEY\x01"
-TAIL_AT: Final = len(ID_MARK) + 32 + 1
+ID_BYTES: Final = RecordTemplate.ID_BYTES
+TAIL_AT: Final = len(ID_MARK) + ID_BYTES + 1
 """Where the tail begins if the id stands first, as the gateway writes it."""
 
 TAILS_MAX: Final = 4096
@@ -294,21 +295,40 @@ class Renderings:
         """Empty: not for a column."""
         pieces: list[bytes] = []
         first, is_v5 = 0x30 | qos << 1 | (1 if retain else 0), version == V5
-        last_text, last_topic = b"", b""
-        tail, properties = None, b""
-        records = run.shelf.records
-        for index in range(run.start, run.stop):
+        records, index = run.shelf.records, run.start
+        tails: dict[tuple[bytes, bytes], Tail] = {}
+        while index < run.stop:
             topic, body, text = record_parts(records[index])
-            if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
-                text = text[TAIL_AT:]
-            if tail is None or text != last_text or topic != last_topic:
-                tail = self._tail(text, run.shelf.message(index))
-                last_text, last_topic = text, topic
-                if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
-                    return []
-                properties = tail.properties(identifiers, 0, 0) if is_v5 else b""
-            if tail.is_empty or (tail.is_event and body == NO_DATA):
-                body = b""
-            behind = properties + body
-            pieces += (tail.head(first, len(behind)), b"", behind)
+            has_id = text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK)
+            rest = text[TAIL_AT:] if has_id else text
+            tail = tails.get((rest, topic))
+            if tail is None:
+                tail = tails[rest, topic] = self._tail(rest, run.shelf.message(index))
+            if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
+                return []
+            bodies = [body]
+            if has_id:
+                id_at = len(records[index]) - len(text) + len(ID_MARK)
+                index = take_alike(records, index, run.stop, id_at, ID_BYTES, bodies)
+            else:
+                index += 1
+            if tail.is_empty or tail.is_event:
+                is_empty = tail.is_empty
+                bodies = [b"" if is_empty or body == NO_DATA else body for body in bodies]
+            if is_v5:
+                properties = tail.properties(identifiers, 0, 0)
+                bodies = [properties + body for body in bodies]
+            pieces += _publishes(tail, first, bodies)
         return pieces
+
+
+def _publishes(tail: Tail, first: int, behinds: list[bytes]) -> list[bytes]:
+    """Head, place for a packet id and rest of each."""
+    size = len(behinds[0])
+    if tail.is_event and any([len(behind) != size for behind in behinds]):  # some have no data
+        return [
+            piece for behind in behinds for piece in (tail.head(first, len(behind)), b"", behind)
+        ]
+    pieces = [tail.head(first, size), b"", b""] * len(behinds)
+    pieces[2::3] = behinds
+    return pieces

@@ -138,6 +138,44 @@ def record_parts(record: bytes) -> tuple[bytes, bytes, bytes]:
     return topic, record[BODY_AT:body_end], text
 
 
+def take_alike(
+    records: list[bytes], start: int, stop: int, id_at: int, id_size: int, bodies: list[bytes]
+) -> int:
+    """
+    The bodies of the records behind the one at *start* that differ from it in nothing but the
+    body's bytes, *id_size* bytes at *id_at*, and what a store writes; the index behind the last.
+
+    A body's size, topic and properties are then those of the first, which ``record_parts`` has
+    seen: what a publisher sends in one go is read without parsing it.
+    """
+    record = records[start]
+    if int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & _V6:
+        return start + 1  # laid out otherwise
+    size = len(record)
+    body_end = BODY_AT + int.from_bytes(record[BODY_AT - 4 : BODY_AT], "big")
+    head, flag, body_size = (
+        record[:8],
+        record[SYS_FLAG_AT : SYS_FLAG_AT + 4],
+        record[BODY_AT - 4 : BODY_AT],
+    )
+    front, back = record[body_end:id_at], record[id_at + id_size :]
+    index = start + 1
+    while index < stop:
+        other = records[index]
+        if (
+            len(other) != size
+            or not other.startswith(head)
+            or other[SYS_FLAG_AT : SYS_FLAG_AT + 4] != flag
+            or other[BODY_AT - 4 : BODY_AT] != body_size
+            or not other.startswith(front, body_end)
+            or not other.endswith(back)
+        ):
+            break
+        bodies.append(other[BODY_AT:body_end])
+        index += 1
+    return index
+
+
 def reconsume_count_at(sys_flag: int) -> int:
     """Where the reconsume count lies; hosts with IPv6 addresses are 12 bytes longer."""
     born = 12 if sys_flag & SysFlag.BORN_HOST_V6 else 0

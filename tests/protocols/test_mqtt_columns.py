@@ -1,0 +1,102 @@
+"""A run as a column of packets: the same bytes as each of its messages alone."""
+
+from typing import Final, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.delivery_runs import DeliveryRun, Shelf
+from protocols.mqtt.packets import V5, V311
+from protocols.mqtt.rendering import Renderings
+from protocols.remoting import records
+from protocols.remoting.codes import SysFlag
+
+HOST: Final = records.encode_host("10.1.2.3:4567")
+
+
+class Kind(NamedTuple):
+    """What a publisher's records have in common."""
+
+    topic: str
+    properties: tuple[tuple[str, str], ...]
+    has_id: bool = True
+
+
+KINDS: Final = (
+    Kind("MQTT", (("TG_SUBJECT", "a/b"), ("mqtt_qos", "1"))),
+    Kind("MQTT", (("TG_SUBJECT", "a/c"), ("mqtt_qos", "1"))),
+    Kind("MQTTX", (("TG_SUBJECT", "a/b"), ("mqtt_qos", "1"))),
+    Kind("MQTT", (("TG_SUBJECT", "a/b"), ("CE_specversion", "1.0"), ("CE_id", "7"))),
+    Kind("MQTT", (("TG_SUBJECT", "a/b"), ("IS_EMPTY_MSG", "true"))),
+    Kind("orders", (("colour", "red"),), has_id=False),
+)
+
+
+def record_of(kind: Kind, body: bytes, number: int) -> bytes:
+    named = (("UNIQ_KEY", f"{number:032X}"),) if kind.has_id else ()
+    return records.encode_record(
+        kind.topic,
+        body,
+        queue_id=number % 4,
+        properties_text=records.encode_properties([*named, *kind.properties]),
+        queue_offset=number,
+        log_position=1000 * number,
+        born_ms=number,
+        store_ms=number + 1,
+        flag=0,
+        reconsume_count=0,
+        prepared_offset=0,
+        born_host=HOST,
+    )
+
+
+def run_of(found: list[bytes], start: int, stop: int) -> DeliveryRun:
+    shelf = Shelf("c", "b", 1, range(len(found)), found, records.decode_record)
+    return DeliveryRun(
+        shelf, start, stop, group=1, group_name="g", grant=1, qos=1, retain=False, reads=(0,)
+    )
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@settings(deadline=None)  # a loaded machine is slow, not wrong
+@given(
+    items=st.lists(
+        st.tuples(st.sampled_from(KINDS), st.sampled_from([b"", b"\x00", b"x", b"yy", b"zz"])),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_column_has_the_packets_of_its_messages(
+    version: int, items: list[tuple[Kind, bytes]]
+) -> None:
+    """However publishers take turns, and whatever is in a body."""
+    found = [record_of(kind, body, number) for number, (kind, body) in enumerate(items)]
+    column = Renderings().column(run_of(found, 0, len(found)), version, 1, False, (3,))
+    assert column is not None
+    assert len(column) == len(found)
+    ids = [number.to_bytes(2, "big") for number in range(1, len(found) + 1)]
+    pieces = column.packets(0, ids)
+    for index, record in enumerate(found):
+        message = records.decode_record(record)
+        head, tail = Renderings().find(message).parts(version, 1, False, (3,), 0)
+        assert b"".join(pieces[3 * index : 3 * index + 3]) == head + ids[index] + tail
+
+
+def with_long_host(record: bytes) -> bytes:
+    """As from a client with an IPv6 address: twelve bytes more before the port."""
+    at = records.BORN_HOST_AT + 4
+    flag = int(SysFlag.BORN_HOST_V6).to_bytes(4, "big")
+    whole = record[:at] + bytes(12) + record[at:]
+    whole = whole[: records.SYS_FLAG_AT] + flag + whole[records.SYS_FLAG_AT + 4 :]
+    return len(whole).to_bytes(4, "big") + whole[4:]
+
+
+def test_records_with_long_hosts_are_read_one_by_one() -> None:
+    """Laid out otherwise, and still what they are."""
+    bodies = [b"one", b"two"]
+    found = [with_long_host(record_of(KINDS[0], body, at)) for at, body in enumerate(bodies)]
+    assert [records.decode_record(record).body for record in found] == bodies
+    column = Renderings().column(run_of(found, 0, 2), V311, 1, False, ())
+    assert column is not None
+    assert column.packets(0, [b"\x00\x01", b"\x00\x02"])[2::3] == bodies
