@@ -8,7 +8,7 @@ status (``StreamFailed``), as clients expect.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message as Proto
 
@@ -31,6 +31,8 @@ from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.grpc")
 
+Request = TypeVar("Request", bound=Proto)
+Response = TypeVar("Response", bound=Proto)
 Handler = Callable[[Client, Any], Awaitable[Any]]
 
 STREAM_STATUS: Final = {
@@ -123,7 +125,7 @@ class MessagingService:
         return self._answered(name, answer)
 
     def _answered(self, name: str, answer: Proto) -> Proto:
-        self._count(name, getattr(answer, "status").code)  # noqa: B009  every response has one
+        self._count(name, _code_of(answer))
         return answer
 
     def _count(self, name: str, code: int) -> None:
@@ -195,47 +197,44 @@ class MessagingService:
 
     # ── server streams ──────────────────────────────────────────────────────────────────
 
-    async def receive(
+    def receive(
         self, rpc: Rpc, request: pb.ReceiveMessageRequest
     ) -> AsyncIterator[pb.ReceiveMessageResponse]:
         """ReceiveMessage: closing this iterator early returns what was not taken."""
-        code = int(Code.OK)
-        try:
-            client = await self._peers.client_of(rpc)
-            async for response in self._receiving.receive(client, rpc, request):
-                if response.HasField("status"):
-                    code = response.status.code
-                yield response
-        except Refused as refusal:
-            answer = status(refusal.code, refusal.hint)
-            code = answer.code
-            yield pb.ReceiveMessageResponse(status=answer)
-        except Exception:
-            logger.exception("ReceiveMessage failed")
-            code = int(Code.INTERNAL_SERVER_ERROR)
-            yield pb.ReceiveMessageResponse(status=status(code, "the gateway has a fault"))
-        self._count("ReceiveMessage", code)
+        kind = pb.ReceiveMessageResponse
+        return self._stream("ReceiveMessage", kind, self._receiving.receive, rpc, request)
 
-    async def pull(
+    def pull(
         self, rpc: Rpc, request: pb.PullMessageRequest
     ) -> AsyncIterator[pb.PullMessageResponse]:
         """PullMessage."""
+        return self._stream("PullMessage", pb.PullMessageResponse, self._offsets.pull, rpc, request)
+
+    async def _stream(
+        self,
+        name: str,
+        kind: type[Response],
+        handler: Callable[[Client, Rpc, Request], AsyncIterator[Response]],
+        rpc: Rpc,
+        request: Request,
+    ) -> AsyncIterator[Response]:
+        """The responses of *handler*; a refusal and a fault are the last one's status."""
         code = int(Code.OK)
         try:
             client = await self._peers.client_of(rpc)
-            async for response in self._offsets.pull(client, rpc, request):
+            async for response in handler(client, rpc, request):
                 if response.HasField("status"):
-                    code = response.status.code
+                    code = _code_of(response)
                 yield response
         except Refused as refusal:
-            answer = status(refusal.code, refusal.hint)
-            code = answer.code
-            yield pb.PullMessageResponse(status=answer)
+            last = _failed(kind, refusal.code, refusal.hint)
+            code = _code_of(last)
+            yield last
         except Exception:
-            logger.exception("PullMessage failed")
+            logger.exception("%s failed", name)
             code = int(Code.INTERNAL_SERVER_ERROR)
-            yield pb.PullMessageResponse(status=status(code, "the gateway has a fault"))
-        self._count("PullMessage", code)
+            yield _failed(kind, Code.INTERNAL_SERVER_ERROR, "the gateway has a fault")
+        self._count(name, code)
 
     # ── telemetry ───────────────────────────────────────────────────────────────────────
 
@@ -356,6 +355,11 @@ async def _next(commands: AsyncIterator[pb.TelemetryCommand]) -> pb.TelemetryCom
 
 def _stream_failed(refusal: Refused) -> StreamFailed:
     return StreamFailed(STREAM_STATUS.get(refusal.code, "INTERNAL"), str(refusal))
+
+
+def _code_of(response: Any) -> int:
+    """Every response has a status."""
+    return int(response.status.code)
 
 
 def _failed(response: type[Any], code: Code, hint: str) -> Any:
