@@ -70,9 +70,7 @@ class Transactions:
         self, client: Client, request: pb.EndTransactionRequest
     ) -> pb.EndTransactionResponse:
         """Durable when answered. Raises Refused."""
-        topic = request.topic.name
-        validation.check_topic(topic)
-        self._peers.require(client.call, "publish", topic=topic)
+        topic = self._topic_of(client, request)
         place = place_of(request.transaction_id, qualified(client.call.tenant, topic))
         if request.resolution == v2.TRANSACTION_RESOLUTION_UNSPECIFIED:
             return pb.EndTransactionResponse(status=OK)  # not known yet: it is asked again
@@ -84,9 +82,7 @@ class Transactions:
         self, client: Client, request: pb.RecallMessageRequest
     ) -> pb.RecallMessageResponse:
         """Raises Refused: another topic, no such message, or too late."""
-        topic = request.topic.name
-        validation.check_topic(topic)
-        self._peers.require(client.call, "publish", topic=topic)
+        topic = self._topic_of(client, request)
         info = await self._peers.topic(client.call, topic)
         if self._config.validate_message_type and v2.DELAY not in accepted_types(info):
             hint = f"'{topic}' takes no delayed messages"
@@ -94,6 +90,15 @@ class Transactions:
         stored_topic = qualified(client.call.tenant, topic)
         message_id = await self._services.held.recall(stored_topic, request.recall_handle)
         return pb.RecallMessageResponse(status=OK, message_id=message_id)
+
+    def _topic_of(
+        self, client: Client, request: pb.EndTransactionRequest | pb.RecallMessageRequest
+    ) -> str:
+        """Raises Refused: it cannot be one, or the client may not publish there."""
+        topic: str = request.topic.name
+        validation.check_topic(topic)
+        self._peers.require(client.call, "publish", topic=topic)
+        return topic
 
     # ── questions ───────────────────────────────────────────────────────────────────────
 

@@ -37,13 +37,16 @@ Frame = tuple[int, bytes, bytes]
 """(serialization, header, body)."""
 
 
-class _JsonHeader(msgspec.Struct, rename="camel"):
+class _Header(msgspec.Struct, rename="camel"):
     code: int
     language: str = "OTHER"
     version: int = 0
     opaque: int = 0
     flag: int = 0
     remark: str | None = None
+
+
+class _JsonHeader(_Header, rename="camel"):
     ext_fields: dict[str, Any] | None = None
 
 
@@ -58,15 +61,9 @@ class _JsonHeaderOut(msgspec.Struct, omit_defaults=True, rename="camel", kw_only
     serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
 
 
-class _PlainJsonHeader(msgspec.Struct, rename="camel"):
+class _PlainJsonHeader(_Header, rename="camel"):
     """As Java writes it: all fields text."""
 
-    code: int
-    language: str = "OTHER"
-    version: int = 0
-    opaque: int = 0
-    flag: int = 0
-    remark: str | None = None
     ext_fields: dict[str, str] | None = None
 
 

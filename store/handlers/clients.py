@@ -115,6 +115,17 @@ def consumer_list(
     return request.answer(body=bodies.encode_body(body))
 
 
+def subscription_body(item: Subscription) -> bodies.SubscriptionData:
+    """As tools and other members are told of it."""
+    return bodies.SubscriptionData(
+        topic=item.topic,
+        sub_string=item.expression,
+        expression_type=item.expression_type,
+        sub_version=item.version,
+        tags_set=list(item.tags),
+    )
+
+
 def consumer_connections(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
@@ -125,16 +136,7 @@ def consumer_connections(
             ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{group}] not online"
         )
     membership = members[-1].memberships[group]
-    subscriptions = {
-        item.topic: bodies.SubscriptionData(
-            topic=item.topic,
-            sub_string=item.expression,
-            tags_set=list(item.tags),
-            sub_version=item.version,
-            expression_type=item.expression_type,
-        )
-        for item in membership.subscriptions
-    }
+    subscriptions = {item.topic: subscription_body(item) for item in membership.subscriptions}
     body = bodies.ConsumerConnection(
         connection_set=[_connection(client) for client in members],
         subscription_table=subscriptions,

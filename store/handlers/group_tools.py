@@ -10,7 +10,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import bool_field, int_field, text_field
 from store.answers import TopicConfig
-from store.handlers.clients import MODES_TABLE
+from store.handlers.clients import MODES_TABLE, subscription_body
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.permissions import FORBIDDEN_TABLE, is_readable
@@ -107,13 +107,7 @@ def subscription(
     body: dict[str, object] = {"group": group, "topic": topic}
     known = context.clients.subscription(group, topic)
     if known is not None:
-        body["subscriptionData"] = bodies.SubscriptionData(
-            topic=topic,
-            sub_string=known.expression,
-            expression_type=known.expression_type,
-            sub_version=known.version,
-            tags_set=list(known.tags),
-        )
+        body["subscriptionData"] = subscription_body(known)
     return request.answer(body=bodies.encode_body(body))
 
 

@@ -11,6 +11,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import bool_field, int_field, text_field
 from protocols.remoting.records import decode_record
+from store.handlers.clients import subscription_body
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import parse_filter
@@ -150,13 +151,7 @@ def query_queue(
         "minQueueIndex": low,
     }
     if known is not None:
-        body["subscriptionData"] = bodies.SubscriptionData(
-            topic=topic,
-            sub_string=known.expression,
-            expression_type=known.expression_type,
-            sub_version=known.version,
-            tags_set=list(known.tags),
-        )
+        body["subscriptionData"] = subscription_body(known)
     return request.answer(body=bodies.encode_body(body))
 
 
