@@ -207,7 +207,8 @@ class Decider:
         if head.order_key and not route.is_order_best_effort:
             names = names[:1]  # another store would break the order of the key
         if len(names) == 1:
-            return self._place_at(names[0], call, head, route, target, stamp, now_ms)
+            cluster = self._open_cluster(names[0])
+            return self._place_in(cluster, call, head, route, target, stamp, now_ms)
         topic = head.topic or head.subject.partition("/")[0]
         own = names[0]
         names, until_ms = self._fail_back.order(names, topic, route.fail_back_ms, now_ms)
@@ -216,7 +217,8 @@ class Decider:
         for name in names:
             try:
                 self._require_link(name)
-                decision = self._place_at(name, call, head, route, target, stamp, now_ms)
+                cluster = self._open_cluster(name)
+                decision = self._place_in(cluster, call, head, route, target, stamp, now_ms)
             except Refused as error:
                 failure = failure or error
                 if name == own:
@@ -243,21 +245,12 @@ class Decider:
         ):
             raise away(name)
 
-    def _place_at(
-        self,
-        name: str,
-        call: Call,
-        head: Head,
-        route: RouteDecision,
-        target: Target,
-        stamp: int,
-        now_ms: int,
-    ) -> Decision:
-        """In this cluster. Raises Refused: it has no route, no writable queue."""
+    def _open_cluster(self, name: str) -> ClusterClient:
+        """Raises Refused: there is none of that name."""
         cluster = self.clusters.get(name)
         if cluster is None:
             raise Refused(Code.UNSUPPORTED, name, "no broker cluster of that name is open")
-        return self._place_in(cluster, call, head, route, target, stamp, now_ms)
+        return cluster
 
     def _place_in(
         self,

@@ -1,6 +1,7 @@
 """``tidegate client`` and ``tidegate ban``: who is connected, and who may not be."""
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -22,12 +23,8 @@ def list_clients(protocol: str, as_json: bool, url: str, token: str, user: str) 
     """Connections of one gateway."""
     query = {"protocol": protocol} if protocol else {}
     found = Admin(url, token, user).ask("GET", "/api/clients", **query)
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for item in found["clients"]:
-        names = ("protocol", "listener", "client_id", "identity", "peer")
-        click.echo("\t".join(str(item[name]) for name in names))
+    names = ("protocol", "listener", "client_id", "identity", "peer")
+    _show(found, (_line(item, *names) for item in found["clients"]), as_json)
 
 
 @client.command()
@@ -76,12 +73,8 @@ def add(
 def list_bans(as_json: bool, url: str, token: str, user: str) -> None:
     """Bans in force."""
     found = Admin(url, token, user).ask("GET", "/api/bans")
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for item in found["bans"]:
-        names = ("kind", "value", "tenant", "until_ms", "reason", "by")
-        click.echo("\t".join(str(item.get(name, "")) for name in names))
+    names = ("kind", "value", "tenant", "until_ms", "reason", "by")
+    _show(found, (_line(item, *names) for item in found["bans"]), as_json)
 
 
 @ban.command()
@@ -114,8 +107,17 @@ def trace(kind: str, value: str, duration: str, url: str, token: str, user: str)
 def slow(as_json: bool, url: str, token: str, user: str) -> None:
     """MQTT subscribers that got messages late, the worst first."""
     found = Admin(url, token, user).ask("GET", "/api/slow-subscriptions")
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for item in found["slow"]:
-        click.echo(f"{item['latency_ms']} ms\t{item['client_id']}\t{item['topic']}")
+    rows = (
+        f"{item['latency_ms']} ms\t{_line(item, 'client_id', 'topic')}" for item in found["slow"]
+    )
+    _show(found, rows, as_json)
+
+
+def _line(item: Mapping[str, Any], *names: str) -> str:
+    return "\t".join(str(item.get(name, "")) for name in names)
+
+
+def _show(found: Any, lines: Iterable[str], as_json: bool) -> None:
+    """All of it as JSON, or a line per item."""
+    for line in (json.dumps(found),) if as_json else lines:
+        click.echo(line)
