@@ -19,6 +19,14 @@ from protocols.remoting.private import ItemFlag, decode_send_answer
 from store.answers import AppendRecord, AppendResult, EngineConfig, Pending, TopicConfig
 from store.engine import Engine
 from store.log.messages import store_ms
+from tests.simulation.checks import Broken
+from tests.simulation.power import (
+    arm,
+    drop_files,
+    fail_and_recover,
+    prepare_segment,
+    write_snapshot,
+)
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
 from tests.store.engine_kit import body_of, make_frame, make_record
 
@@ -35,10 +43,6 @@ HELD_CONFIG = EngineConfig(
 )
 PRESSED = replace(HELD_CONFIG, segment_bytes=12 << 10, snapshot_bytes=8 << 10, retention_s=1)
 """Old segments go as soon as nobody is owed anything in them."""
-
-
-class Broken(AssertionError):
-    """A promise was not kept."""
 
 
 class Half:
@@ -101,23 +105,12 @@ class HeldScript:
     # ── crashes ─────────────────────────────────────────────────────────────────────────
 
     def _arm(self) -> None:
-        if self.disk.countdown < 0 and self.random.random() < 0.5:
-            self.disk.countdown = self.random.randrange(8)
+        arm(self.disk, self.random, 0.5)
 
     def _crash(self) -> None:
         self.crashes += 1
-        self.disk.lose_power(self.random.choice(["torn", "torn", "drop", "keep"]))
-        for _ in range(20):
-            try:
-                if self.random.random() < 0.2:
-                    self.disk.countdown = self.random.randrange(6)
-                self._start()
-                self.disk.countdown = -1
-                self._settle()
-                return
-            except PowerLost:
-                self.disk.lose_power("torn")
-        raise Broken("never came up")
+        ways = ["torn", "torn", "drop", "keep"]
+        fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
 
     def _settle(self) -> None:
         """Frames without an answer: they ran, or never will."""
@@ -248,19 +241,9 @@ class HeldScript:
             self.checked.add(check.position)
 
     def _keep_house(self) -> None:
-        work = self.engine.snapshot_due(self.now)
-        if work is not None:
-            work.execute(self.disk)
-            self.engine.snapshot_written(work)
-        upkeep = self.engine.upkeep_due()
-        if upkeep is not None:
-            upkeep.execute(self.disk)
-            self.engine.upkeep_done(upkeep)
-        wanted = self.engine.segment_wanted()
-        if wanted is not None:
-            while not wanted.execute(self.disk):
-                pass
-            self.engine.segment_prepared(wanted)
+        write_snapshot(self.engine, self.disk, self.now)
+        drop_files(self.engine, self.disk)
+        prepare_segment(self.engine, self.disk)
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

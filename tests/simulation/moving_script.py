@@ -13,6 +13,14 @@ from protocols.clock import Now
 from protocols.remoting.private import AckItem, GroupOpen, ReadItem, decode_send_answer
 from store.answers import EngineConfig, Pending, ReadStatus, TopicConfig
 from store.engine import Engine
+from tests.simulation.checks import Broken
+from tests.simulation.power import (
+    arm,
+    drop_files,
+    fail_and_recover,
+    prepare_segment,
+    write_snapshot,
+)
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
 from tests.store.engine_kit import body_of, filter_key, make_frame
 
@@ -26,10 +34,6 @@ CONFIG = EngineConfig(
     cache_bytes_max=8 << 10,
     orphan_s=0.0,
 )
-
-
-class Broken(AssertionError):
-    """A promise was not kept."""
 
 
 class MovingScript:
@@ -93,24 +97,12 @@ class MovingScript:
         act()
 
     def _arm(self) -> None:
-        """The power will fail in a few disk operations."""
-        if self.disk.countdown < 0 and self.random.random() < 0.4:
-            self.disk.countdown = self.random.randrange(8)
+        arm(self.disk, self.random, 0.4)
 
     def _crash(self) -> None:
         self.crashes += 1
-        self.disk.lose_power(self.random.choice(["torn", "torn", "torn", "drop", "keep"]))
-        for _ in range(20):  # the power may fail again while the store recovers
-            try:
-                if self.random.random() < 0.2:
-                    self.disk.countdown = self.random.randrange(6)
-                self._start()
-                self.disk.countdown = -1
-                self._settle()
-                return
-            except PowerLost:
-                self.disk.lose_power("torn")
-        raise Broken("never came up")
+        ways = ["torn", "torn", "torn", "drop", "keep"]
+        fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
 
     # ── steps ───────────────────────────────────────────────────────────────────────────
 
@@ -201,20 +193,11 @@ class MovingScript:
         self.engine.tick(self.now)
 
     def _snapshot(self) -> None:
-        work = self.engine.snapshot_due(self.now)
-        if work is not None:
-            work.execute(self.disk)
-            self.engine.snapshot_written(work)
+        write_snapshot(self.engine, self.disk, self.now)
         self._seal()
-        upkeep = self.engine.upkeep_due()
-        if upkeep is not None:
-            upkeep.execute(self.disk)
-            self.engine.upkeep_done(upkeep)
-        wanted = self.engine.segment_wanted() if self.random.random() < 0.3 else None
-        if wanted is not None:
-            while not wanted.execute(self.disk):
-                pass
-            self.engine.segment_prepared(wanted)
+        drop_files(self.engine, self.disk)
+        if self.random.random() < 0.3:
+            prepare_segment(self.engine, self.disk)
 
     def _seal(self) -> None:
         """Index files; at times other things happen in between."""

@@ -18,6 +18,8 @@ from protocols.remoting.private import AckAction, AckItem, GroupOpen, ReadItem
 from store.answers import EngineConfig, Pending
 from store.engine import Engine
 from store.log.messages import property_of
+from tests.simulation.checks import Broken
+from tests.simulation.power import arm, write_snapshot
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
 from tests.store.engine_kit import body_of, make_frame
 
@@ -34,10 +36,6 @@ CONFIG = EngineConfig(
     cache_bytes_max=8 << 10,
     orphan_s=0.0,
 )
-
-
-class Broken(AssertionError):
-    """A promise was not kept."""
 
 
 class PolicyScript:
@@ -90,8 +88,7 @@ class PolicyScript:
         self.check()
 
     def _arm(self) -> None:
-        if self.disk.countdown < 0 and self.random.random() < 0.4:
-            self.disk.countdown = self.random.randrange(8)
+        arm(self.disk, self.random, 0.4)
 
     def _crash(self) -> None:
         self.crashes += 1
@@ -166,10 +163,7 @@ class PolicyScript:
         self.engine.enforce(self.now)
 
     def _snapshot(self) -> None:
-        work = self.engine.snapshot_due(self.now)
-        if work is not None:
-            work.execute(self.disk)
-            self.engine.snapshot_written(work)
+        write_snapshot(self.engine, self.disk, self.now)
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

@@ -26,6 +26,7 @@ from store.answers import STORE_FULL, AppendRecord, Pending, TopicConfig
 from store.engine import Engine
 from tests.simulation.checks import expect
 from tests.simulation.consumers import Consumers
+from tests.simulation.power import drop_files, prepare_segment, write_snapshot
 from tests.simulation.reference import Entry, Model, QueueName
 from tests.simulation.simulated_disk import PowerLost
 from tests.simulation.world import Gateway
@@ -394,20 +395,11 @@ class Script(Consumers):
         self.let_time_decide()
 
     def keep_house(self) -> None:
-        work = self.engine.snapshot_due(self.now)
-        if work is not None:
-            work.execute(self.disk)
-            self.engine.snapshot_written(work)
-        wanted = self.engine.segment_wanted() if self.random.random() < 0.3 else None
-        if wanted is not None:
-            while not wanted.execute(self.disk):
-                pass
-            self.engine.segment_prepared(wanted)
+        write_snapshot(self.engine, self.disk, self.now)
+        if self.random.random() < 0.3:
+            prepare_segment(self.engine, self.disk)
         self._seal()
-        upkeep = self.engine.upkeep_due()
-        if upkeep is not None:
-            upkeep.execute(self.disk)
-            self.engine.upkeep_done(upkeep)
+        drop_files(self.engine, self.disk)
 
     def _seal(self) -> None:
         """The index of sealed segments goes to files, step by step, other work between."""
