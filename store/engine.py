@@ -101,7 +101,7 @@ class Engine:
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
         self._attempts = Attempts(self._deliveries)
         self._room = Room(self._core)
-        self._holding = Holding(self._core, self._parts.held, self._parts.topics, self._room)
+        self._holding = Holding(self._core, self._parts, self._room)
         self._keeper = Keeper(
             self._core, self._parts.groups, self._deliveries, self._room, self._handover
         )

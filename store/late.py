@@ -100,7 +100,9 @@ class LateEntries:
         acks: dict[tuple[int, int], AckItem] = {}
         pointers: list[Pointer] = []
         for target, keys, number, position, grant in items:
-            if number and ((number, position) in acks or not self._holds(number, position, grant)):
+            if number and (
+                (number, position) in acks or not self._holds(number, position, grant, epoch)
+            ):
                 results.append((grant, STALE))
                 continue
             pointer = self._pointer(target, keys)
@@ -118,10 +120,11 @@ class LateEntries:
             append_pointers(self._core, pointers)
         return results
 
-    def _holds(self, number: int, position: int, grant: int) -> bool:
+    def _holds(self, number: int, position: int, grant: int, epoch: int) -> bool:
+        """As the ack will see it: never one of the two without the other."""
         group = self._groups.get(number)
         batch = group.in_flight.get(position) if group is not None else None
-        return batch is not None and batch.grant == grant
+        return batch is not None and batch.is_named_by(grant, epoch, self._core.log.epoch)
 
     def _pointer(self, target: int, keys: Sequence[bytes]) -> Pointer | None:
         """None: the message is gone."""

@@ -230,7 +230,9 @@ class Deliveries:
                 group, number = self._table.get(item_group), item_group
             batch = group.in_flight.get(position) if group is not None else None
             if group is None or batch is None or not batch.is_named_by(grant, epoch, now_epoch):
-                results.append((grant, self._judge(group, position, action)))
+                code = self._judge(group, position, action)
+                results.append((grant, code))  # what ended it may not be durable yet
+                must_wait = must_wait or code == OK
             elif action == ACK:
                 done.setdefault(group, []).append(position)
                 results.append((grant, OK))

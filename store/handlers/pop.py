@@ -262,9 +262,7 @@ def ack(
     named = _named(context, request)
     if named.position < 0:
         return request.answer(ResponseCode.NO_MESSAGE, remark="no message at that offset")
-    if not named.grant:
-        return request.answer()
-    item = AckItem(*named)
+    item = AckItem(*named)  # also one that is done: what ended it may not be durable yet
     pending = context.engine.ack(context.engine.epoch, [item], clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None

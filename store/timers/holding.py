@@ -21,9 +21,10 @@ from store.late import is_addressed, usable_lights
 from store.log.format import EntryFlag, Kind, entry_extra
 from store.log.messages import Bytes, property_of, retargeted, tag_hash_of, topic_of
 from store.log.state import pack
-from store.metadata.topics import Topics
+from store.metadata.compacted import value_of
+from store.parts import Parts
 from store.retention.room import Room
-from store.timers.held import Held, encode_positions
+from store.timers.held import encode_positions
 from store.timers.records import (
     HELD,
     TIMER_NAMES,
@@ -81,10 +82,11 @@ class Release(NamedTuple):
 class Holding:
     """The moving part of ``Held``."""
 
-    def __init__(self, core: Core, held: Held, topics: Topics, room: Room) -> None:
+    def __init__(self, core: Core, parts: Parts, room: Room) -> None:
         self._core = core
-        self._held = held
-        self._topics = topics
+        self._held = parts.held
+        self._topics = parts.topics
+        self._compacted = parts.compacted
         self._room = room
         self._checks: list[HalfCheck] = []
 
@@ -289,6 +291,8 @@ class Holding:
         flags = entries.flags_of(position) & 0xF | EntryFlag.HAS_TAG
         if queue is None:
             flags |= EntryFlag.BYTES_ONLY
+        elif topic in self._topics.compacted:
+            flags |= EntryFlag.COMPACTED
         expires = property_of(record, b"TG_EXPIRES_AT")
         expires_at_ms = int(expires) if expires.isdigit() else 0
         if expires_at_ms:
@@ -317,9 +321,12 @@ class Holding:
             extras=extras if any(extras) else None,
         )
         positions, offsets = append_messages(self._core, draft)
-        for at, one in zip(positions, releases, strict=True):
+        for at, offset, one in zip(positions, offsets, releases, strict=True):
             if one.expires_at_ms:
                 self._core.entries.expires[at] = one.expires_at_ms
+            if one.plan.queue is not None and one.flags & EntryFlag.COMPACTED:
+                value = value_of(one.record, one.plan.queue.number, offset)
+                self._compacted.note(value, self._core.log.wall_ms)
         return list(zip(positions, offsets, strict=True))
 
 

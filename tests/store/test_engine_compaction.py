@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from protocols.errors import Code
 from store.answers import AppendRecord, TopicConfig
 from store.metadata.compacted import LAG_MS, TOMBSTONE_MS
@@ -122,3 +124,18 @@ def test_messages_from_before_the_policy_are_as_ever() -> None:
     put(store, "k", b"5")
     store.later(LAG_S)
     assert read(store) == [b"0", b"1", b"2", b"3", b"5"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_value_that_comes_late_is_the_last_one(restarts: bool) -> None:
+    """A delayed message counts from when it becomes visible."""
+    store = compacted()
+    record = make_record("c", b"late", KEYS="k")
+    store.engine.append([AppendRecord("c", 0, record, due_ms=store.now.wall_ms + 5000)], store.now)
+    put(store, "k", b"early")
+    store.later(5)
+    store.drain()
+    if restarts:
+        store.restart()
+    store.later(LAG_S)
+    assert read(store) == [b"late"]

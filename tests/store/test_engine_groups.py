@@ -57,6 +57,20 @@ def test_ack_is_idempotent_and_checks_grant_and_epoch(store: Driver) -> None:
     assert store.ack(12345, [two]) == [Code.INVALID_RECEIPT_HANDLE]
 
 
+def test_a_repeated_ack_is_told_when_the_first_is_durable(store: Driver) -> None:
+    group = store.open("g", [READ_A])
+    store.send(b"1", keys=[A])
+    (one,) = store.take(group)
+    items = [AckItem(group, one.position, one.grant)]
+    first = store.engine.ack(store.engine.epoch, items, store.now)
+    again = store.engine.ack(store.engine.epoch, items, store.now)
+    assert not first.is_done
+    assert not again.is_done
+    store.drain()
+    assert again.result() == [(one.grant, Code.OK)]
+    assert store.engine.ack(store.engine.epoch, items, store.now).is_done
+
+
 def test_a_handle_of_an_earlier_epoch_stays_good_while_its_grant_stands(store: Driver) -> None:
     """Deadlines run anew after a restart, and so do the handles that clients hold."""
     group = store.open("g", [READ_A])
