@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidegate.gateway")
 
 
+READ_AT_START: Final = ("name", "zone", "directory", "cluster_auth", "clusters", "limits")
+"""A reload takes all other keys as they are now, the listeners of protocols included."""
+
 FIRST_ROUTES_S_MAX: Final = 2 * SETTLE_S
 """How long a start waits for the name servers of any one cluster."""
 
@@ -161,8 +164,8 @@ class Gateway:
         except ConfigError:
             self.metrics.counter("config_reload_failed", "Reloads refused.").inc()
             raise
-        if loaded.config.clusters != self.loaded.config.clusters:
-            logger.warning("clusters changed: this takes effect at the next start")
+        for key in _changed_at_start(self.loaded.config, loaded.config):
+            logger.warning("%s changed: this takes effect at the next start", key)
         self._use(policy)
         old, self._rules.identities = self._rules.identities, identities
         await old.close()
@@ -401,6 +404,16 @@ class Gateway:
             message_count=self._pipeline.message_count if self._pipeline is not None else 0,
             is_draining=self.drain.is_on,
         )
+
+
+def _changed_at_start(old: GatewayConfig, new: GatewayConfig) -> list[str]:
+    """Keys that differ and that a reload does not look at."""
+    changed = [key for key in READ_AT_START if getattr(old, key) != getattr(new, key)]
+    for name in {**old.listeners, **new.listeners}:
+        pair = old.listeners.get(name), new.listeners.get(name)
+        if pair[0] != pair[1] and any(one and one.protocol == ADMIN_PROTOCOL for one in pair):
+            changed.append(f"listeners.{name}")
+    return changed
 
 
 def _sections(loaded: Loaded) -> dict[str, Section]:

@@ -48,6 +48,7 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
         *_unused(config),
         *_odd_weights(config),
         *_bridges(config),
+        *_denied_tests(config),
     ]
     return [f"warning: {document.problem(path, text)}" for path, text in found]
 
@@ -171,9 +172,6 @@ def _run_test(policy: "Policy", test: RuleTestConfig) -> Iterator[tuple[str, str
         yield "allowed", "the request is allowed" if is_allowed else "the request is denied"
     if not _expects_route(expect):
         return
-    if not is_allowed:
-        yield _expects_route(expect), "the request is denied before any route"
-        return
     decision = policy.routes.decide(facts)
     if decision is None:
         yield _expects_route(expect), "no route matches"
@@ -190,6 +188,23 @@ def _run_test(policy: "Policy", test: RuleTestConfig) -> Iterator[tuple[str, str
         wanted = getattr(expect, field)
         if wanted is not None and wanted != value:
             yield field, f"'{wanted}' is expected, the rules give '{value}'"
+
+
+def _denied_tests(config: GatewayConfig) -> Iterator[Finding]:
+    """The routes may be right; in operation the request does not get as far as that."""
+    from gateway.policy import Policy
+
+    if not config.tests or config.acl is None:
+        return
+    policy = Policy.from_config(config)
+    for index, test in enumerate(config.tests):
+        expect = test.expect
+        if expect.denied is None and expect.allowed is None and _expects_route(expect):
+            judgement = policy.acl.judge(facts_of_test(test))
+            if not judgement.is_allowed:
+                rule = f"acl[{judgement.rule}]" if judgement.rule >= 0 else NO_ACL_RULE
+                text = f"the acl denies this request before any route ({rule})"
+                yield ("tests", index, "send"), text
 
 
 def _expects_route(expect: RuleExpectConfig) -> str:

@@ -123,6 +123,10 @@ class BridgeConfig(ConfigModel):
     """Authorities of the other broker's certificate (``mqtts://``); absent: the system's."""
 
 
+SCHEMES: Final = {"amqp": ("amqp", "amqps"), "mqtt": ("mqtt", "mqtts", "ws", "wss")}
+"""Of bridge targets by type."""
+
+
 class ClusterConfig(ConfigModel):
     """One broker cluster, ours or Apache RocketMQ 5, or a bridge target."""
 
@@ -154,13 +158,26 @@ class ClusterConfig(ConfigModel):
     def _has_address(self) -> "ClusterConfig":
         if self.type == "rocketmq" and not self.namesrv:
             raise ValueError("namesrv is missing")
-        if self.type != "rocketmq" and not self.url and self.url_file is None:
+        if self.type == "rocketmq":
+            if self.url or self.url_file is not None:
+                raise ValueError("url and url_file are for bridge targets: type amqp or mqtt")
+            return self
+        if not self.url and self.url_file is None:
             raise ValueError(f"a cluster of type {self.type} wants url or url_file")
+        if self.namesrv or self.broker_cluster or self.zones:
+            raise ValueError(f"a cluster of type {self.type} has no name servers, only url")
+        schemes = SCHEMES[self.type]
+        if self.url and self.url.partition("://")[0] not in schemes:
+            raise ValueError(
+                f"'{self.url.partition('@')[2] or self.url}' is no {schemes[0]}:// URL"
+            )
         return self
 
 
 def _tenant_source(value: str) -> str:
     kind, _, argument = value.partition(" ")
+    if "%" in value:  # parts the tenant from the topic in stored names
+        raise ValueError(f"'{value}': a tenant has no %")
     known = ("from_cert_o", "from_cert_ou", "from_vhost", "from_namespace", "from_header")
     if kind.startswith("from_") and kind not in known:
         raise ValueError(f"'{value}' is none of {', '.join(known)}{nearest(kind, known)}")

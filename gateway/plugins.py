@@ -24,6 +24,10 @@ def section_of(loaded: Loaded, name: str) -> dict[str, Any]:
     return {**shared, **default_listener(name), **own}
 
 
+EXTRA: Final = "Extra inputs are not permitted"
+"""pydantic's words for a key that no field has."""
+
+
 def build_adapters(loaded: Loaded, *, skips_missing: bool = False) -> dict[str, ProtocolAdapter]:
     """
     An adapter for each enabled listener, none of them open yet; ``admin`` is not among them.
@@ -37,7 +41,11 @@ def build_adapters(loaded: Loaded, *, skips_missing: bool = False) -> dict[str, 
     problems: list[str] = []
     adapters: dict[str, ProtocolAdapter] = {}
     for name, listener in loaded.config.listeners.items():
-        if not listener.enabled or listener.protocol == ADMIN_PROTOCOL:
+        if not listener.enabled:
+            continue
+        if listener.protocol == ADMIN_PROTOCOL:  # has no adapter that would say so
+            extra = listener.model_extra or {}
+            problems += [_with_position(loaded, name, f"{key}: {EXTRA}") for key in extra]
             continue
         try:
             kind = _load(listener.protocol)
@@ -48,7 +56,7 @@ def build_adapters(loaded: Loaded, *, skips_missing: bool = False) -> dict[str, 
         except ConfigError as error:
             problems += [_with_position(loaded, name, line) for line in error.problems]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError([*dict.fromkeys(problems)])  # listeners share their protocol's block
     return adapters
 
 
@@ -81,4 +89,6 @@ def _with_position(loaded: Loaded, name: str, line: str) -> str:
         else:
             path = (*path, *parts)
         text = rest
-    return loaded.document.problem(path, text, of_key="unknown" in text or "xtra" in text)
+    is_unknown = text == EXTRA
+    text = "unknown key" if is_unknown else text
+    return loaded.document.problem(path, text, of_key=is_unknown or "unknown" in text)

@@ -127,10 +127,13 @@ def test_sighup_swaps_the_rules_or_changes_nothing(tmp_path: Path) -> None:
             return str(json.loads(done.stdout)["route"])
 
         assert route() == "one"
-        file.write_text("routes: [{name: two, to: [{cluster: default}]}]\n")
+        rest = "zone: z9\nlimits: { trace_bytes_max: 1MiB }\n"
+        file.write_text("routes: [{name: two, to: [{cluster: default}]}]\n" + rest)
         up.signal(signal.SIGHUP)
         wait_until(lambda: "reloaded" in up.log(), "the reload")
         assert route() == "two"
+        for key in ("zone", "limits"):
+            assert f"{key} changed: this takes effect at the next start" in up.log()
         file.write_text("routes: [{name: three, to: [{cluster: defalt}]}]\n")
         up.signal(signal.SIGHUP)
         wait_until(lambda: "'defalt' is no cluster" in up.log(), "the refusal")

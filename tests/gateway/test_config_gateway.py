@@ -9,6 +9,7 @@ from gateway import checks
 from gateway import config as configuration
 from gateway.config import Loaded
 from gateway.identity import Identities, hash_password, verify_password
+from gateway.plugins import build_adapters
 from protocols.canonical import Identity
 from protocols.errors import ConfigError
 from protocols.pipeline import Credentials
@@ -115,7 +116,40 @@ def test_a_failing_test_is_a_mistake() -> None:
     assert problems(TESTED.replace('key: "9"', 'key: "8"')) == [
         "gw.yaml:12:61 tests[0].expect.key: '8' is expected, the rules give '9'"
     ]
-    assert "the request is denied" in problems(TESTED.replace("plants/9/alarm", "x/9/alarm"))[0]
+    allowed = TESTED.replace("fire}\n    expect: {", "fire}\n    expect: {allowed: true, ")
+    assert "allowed: the request is denied" in problems(allowed.replace("publish]", "consume]"))[0]
+
+
+def test_a_route_behind_a_denial_is_a_warning() -> None:
+    """The rules of routing are as expected; in operation the request does not come so far."""
+    loaded = read(TESTED.replace("publish]", "consume]"))
+    assert checks.warnings(loaded.config, loaded.document) == [
+        "warning: gw.yaml:11:11 tests[0].send: the acl denies this request before any route "
+        "(no acl rule matches)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("listeners: {admin: {bnd: x}}", "gw.yaml:1:21 listeners.admin.bnd: unknown key"),
+        ("listeners: {mqtt: {bnd: x}}", "gw.yaml:1:20 listeners.mqtt.bnd: unknown key"),
+        ("mqtt: {xx: 1}", "gw.yaml:1:8 mqtt.xx: unknown key"),
+        (
+            "clusters: {eu: {namesrv: a:1}, p: {type: mqtt, url: amqp://h}}",
+            "gw.yaml:1:35 clusters.p: 'amqp://h' is no mqtt:// URL",
+        ),
+        (
+            "clusters: {eu: {namesrv: a:1, url: mqtt://h}}",
+            "gw.yaml:1:16 clusters.eu: url and url_file are for bridge targets: type amqp or mqtt",
+        ),
+    ],
+)
+def test_a_key_in_the_wrong_place_is_named_once(text: str, problem: str) -> None:
+    """Also in the blocks of protocols, which their adapters check, and in that of the admin."""
+    with pytest.raises(ConfigError) as caught:
+        build_adapters(read(text, namesrv=() if "namesrv" in text else ("a:1",)))
+    assert caught.value.problems == [problem]
 
 
 def test_warnings_say_what_is_hardly_meant() -> None:
