@@ -445,8 +445,11 @@ class Engine:
         """``record_at`` of any number: refused too unless a durable message starts there."""
         return self._core.message_at(position)
 
-    def records_at(self, positions: Sequence[int]) -> list[bytes | memoryview]:
-        """The messages at these positions, ascending. Raises Refused as ``record_at`` does."""
+    def records_at(self, positions: Sequence[int]) -> tuple[list[int], list[bytes | memoryview]]:
+        """
+        The messages at these positions, ascending: the length of each, and the bytes of all,
+        neighbours as one piece. Raises Refused as ``record_at`` does.
+        """
         return self._core.records_at(positions)
 
     def entry_position(self, topic: str, queue_id: int, offset: int) -> int:

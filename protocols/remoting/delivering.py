@@ -4,7 +4,8 @@ The bytes of DELIVER, and of POP's answer (which has stream 0).
 ::
 
     | store epoch u64 | records u32 | deliveries u32 | runs u32 |
-    record:   | position u64 | length u32 | bytes |        a record needed twice is there once
+    | position u64 x records | length u32 x records | bytes of all records |
+                                                           a record needed twice is there once
     delivery: | stream u32 | record u32 | entry position u64 | grant u32 | attempt u16 |
               | flags u8 | stage u8 | packet id u16 | group u32 | reads u8 | tags u16 x reads |
     run:      | stream u32 | group u32 | grant u32 | attempt u16 | flags u8 |
@@ -16,13 +17,16 @@ integers big-endian.
 """
 
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocols.errors import PeerError
 
 HEAD: Final = struct.Struct(">QIII")
-RECORD_HEAD: Final = struct.Struct(">QI")
+RECORD_HEAD_BYTES: Final = 12
+"""Position and length of one record."""
+
 DELIVERY: Final = struct.Struct(">IIQIHBBHIB")
 DELIVERY_ONE: Final = struct.Struct(">IIQIHBBHIBH")
 """A delivery with one read tag, in one go; most are such."""
@@ -84,11 +88,9 @@ def encode_deliver(
     runs: Sequence[RunItem] = (),
 ) -> bytes:
     """*records* are (position, stored record) each."""
-    heads: list[bytes | memoryview] = []
-    for position, record in records:
-        heads += (RECORD_HEAD.pack(position, len(record)), record)
-    items = [pack_delivery(item) for item in deliveries]
-    return join_deliver(store_epoch, heads, items, [pack_run(run) for run in runs])
+    positions, pieces = [position for position, _ in records], [record for _, record in records]
+    packed = [pack_delivery(item) for item in deliveries], [pack_run(run) for run in runs]
+    return join_deliver(store_epoch, positions, [*map(len, pieces)], pieces, *packed)
 
 
 def pack_delivery(item: DeliveryItem) -> bytes:
@@ -105,29 +107,33 @@ def pack_run(run: RunItem) -> bytes:
 
 def join_deliver(
     store_epoch: int,
+    positions: Sequence[int],
+    lengths: Sequence[int],
     records: Sequence[bytes | memoryview],
     deliveries: Sequence[bytes],
     runs: Sequence[bytes],
 ) -> bytes:
-    """A body from its packed pieces; of a record its head and its bytes."""
-    head = HEAD.pack(store_epoch, len(records) >> 1, len(deliveries), len(runs))
-    return b"".join((head, *records, *deliveries, *runs))
+    """A body from its packed pieces; *records*: all their bytes, in pieces of any size."""
+    head = HEAD.pack(store_epoch, len(positions), len(deliveries), len(runs))
+    columns = array("Q", positions), array("I", lengths)
+    for column in columns:
+        column.byteswap()  # arrays are little-endian on every machine we run on
+    return b"".join((head, *columns, *records, *deliveries, *runs))
 
 
 def decode_deliver(body: bytes | memoryview) -> DeliverBody:
     """Raises PeerError: a length lies outside the body, or a record is named that is not there."""
     data = bytes(body)
-    positions: list[int] = []
     records: list[bytes] = []
     deliveries: list[DeliveryItem] = []
     runs: list[RunItem] = []
     try:
         epoch, record_count, delivery_count, run_count = HEAD.unpack_from(data)
         start = HEAD.size
-        for _ in range(record_count):
-            position, size = RECORD_HEAD.unpack_from(data, start)
-            start += RECORD_HEAD.size
-            positions.append(position)
+        positions = _column("Q", data, start, record_count)
+        lengths = _column("I", data, start + 8 * record_count, record_count)
+        start += RECORD_HEAD_BYTES * record_count
+        for size in lengths:
             records.append(data[start : start + size])
             start += size
         for _ in range(delivery_count):
@@ -150,4 +156,15 @@ def decode_deliver(body: bytes | memoryview) -> DeliverBody:
         [run.first + run.length > record_count for run in runs]
     ):
         raise PeerError("DELIVER body: delivery names a record that is not there")
-    return DeliverBody(epoch, positions, records, deliveries, runs)
+    return DeliverBody(epoch, positions.tolist(), records, deliveries, runs)
+
+
+def _column(code: str, data: bytes, start: int, count: int) -> "array[int]":
+    """*count* integers at *start*. Raises PeerError."""
+    column = array(code)
+    stop = start + column.itemsize * count
+    if stop > len(data):
+        raise PeerError(f"DELIVER body: {count} records where there are {len(data)} bytes")
+    column.frombytes(data[start:stop])
+    column.byteswap()
+    return column

@@ -14,7 +14,6 @@ from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.delivering import (
-    RECORD_HEAD,
     DeliveryItem,
     RunItem,
     join_deliver,
@@ -97,6 +96,7 @@ class Outbox:
         "connection",
         "deliveries",
         "indexes",
+        "lengths",
         "positions",
         "records",
         "runs",
@@ -105,10 +105,11 @@ class Outbox:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.records: list[bytes | memoryview] = []
-        """Head and bytes of each record, in turn."""
+        """Bytes of all records, neighbours as one piece."""
 
         self.positions: list[int] = []
-        """Of the records."""
+        self.lengths: list[int] = []
+        """Of each record."""
 
         self.deliveries: list[bytes] = []
         self.runs: list[bytes] = []
@@ -134,14 +135,18 @@ class Outbox:
         return not self.is_empty and (is_large or len(self.deliveries) >= FRAME_ITEMS_MAX)
 
     def add_records(
-        self, positions: Sequence[int], records: Sequence[bytes | memoryview], byte_count: int
+        self,
+        positions: Sequence[int],
+        lengths: Sequence[int],
+        records: Sequence[bytes | memoryview],
+        byte_count: int,
     ) -> int:
-        """The index of the first in the table."""
+        """The index of the first in the table; *records*: the bytes of all, in order."""
         first = len(self.positions)
         self.indexes.update(zip(positions, range(first, first + len(positions)), strict=False))
         self.positions += positions
-        for position, record in zip(positions, records, strict=True):
-            self.records += (RECORD_HEAD.pack(position, len(record)), record)
+        self.lengths += lengths
+        self.records += records
         self.byte_count += byte_count
         return first
 
@@ -167,10 +172,13 @@ class Outbox:
         """Queue the DELIVER; the outbox starts anew."""
         if self.is_empty:
             return
-        body = join_deliver(store_epoch, self.records, self.deliveries, self.runs)
+        body = join_deliver(
+            store_epoch, self.positions, self.lengths, self.records, self.deliveries, self.runs
+        )
         command = RemotingCommand(PrivateCode.DELIVER, None, body, flag=ONEWAY_FLAG, is_binary=True)
         self.connection.peer.send((command,))
-        self.records, self.positions, self.deliveries, self.runs = [], [], [], []
+        self.records, self.positions, self.lengths = [], [], []
+        self.deliveries, self.runs = [], []
         self.indexes.clear()
         self.byte_count = 0
 
@@ -398,15 +406,15 @@ class Streams:
             else:
                 stop = at + outbox.unknown_count(positions, at)
                 try:
-                    records = self._engine.records_at(positions[at:stop])
+                    lengths, records = self._engine.records_at(positions[at:stop])
                 except Refused:
                     return at
-                size = sum(map(len, records)) + ITEM_BYTES * len(records)
+                size = sum(lengths) + ITEM_BYTES * len(lengths)
                 if outbox.would_overflow(size):
                     outbox.send(self._engine.epoch)
                 if size > FRAME_BYTES_MAX - FRAME_RESERVE:
                     return at
-                first = outbox.add_records(positions[at:stop], records, size)
+                first = outbox.add_records(positions[at:stop], lengths, records, size)
             run = RunItem(
                 stream.number,
                 stream.group,
@@ -439,7 +447,7 @@ class Streams:
                 size = len(record) + ITEM_BYTES
                 if outbox.would_overflow(size):
                     outbox.send(self._engine.epoch)
-                index = outbox.add_records((target,), (record,), size)
+                index = outbox.add_records((target,), (len(record),), (record,), size)
             facts = (number, index, position, serial, attempt & 0xFFFF, flags, stage, packet_id)
             outbox.deliveries.append(pack_delivery(DeliveryItem(*facts, group, tags)))
             delivered += 1

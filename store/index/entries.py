@@ -142,6 +142,14 @@ class Entries(Columns):
                 index = len(kept)
         return found
 
+    def lengths_of_neighbours(self, positions: Sequence[int]) -> list[int] | None:
+        """Bytes of each record, if the entries stand side by side; else None."""
+        columns, index = self.locate(positions[0])
+        stop = index + len(positions)
+        if index < 0 or columns.positions[index:stop] != array("Q", positions):
+            return None
+        return columns.lengths[index:stop].tolist()
+
     def order_of(self, position: int) -> int:
         """Order hash; 0: none."""
         columns, index = self.locate(position)
