@@ -245,6 +245,8 @@ class Renderings:
         self._bytes = 0
         self._known: dict[int, Rendering] = {}
         self._tails: dict[tuple[bytes, str], Tail] = {}
+        self._tails_of_runs: dict[tuple[bytes, bytes], Tail] = {}
+        # the same, by the topic's bytes: found without a message
 
     def find(self, message: StoredMessage) -> Rendering:
         known = self._known.get(id(message))
@@ -295,14 +297,15 @@ class Renderings:
         """Empty: not for a column."""
         pieces: list[bytes] = []
         first, is_v5 = 0x30 | qos << 1 | (1 if retain else 0), version == V5
-        records, index = run.shelf.records, run.start
-        tails: dict[tuple[bytes, bytes], Tail] = {}
+        records, index, tails = run.shelf.records, run.start, self._tails_of_runs
         while index < run.stop:
             topic, body, text = record_parts(records[index])
             has_id = text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK)
             rest = text[TAIL_AT:] if has_id else text
             tail = tails.get((rest, topic))
             if tail is None:
+                if len(tails) >= TAILS_MAX:
+                    tails.clear()
                 tail = tails[rest, topic] = self._tail(rest, run.shelf.message(index))
             if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
                 return []
