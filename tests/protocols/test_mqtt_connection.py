@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.mqtt.connection import (
+    EARLY_BYTES_HIGH,
+    EARLY_BYTES_MAX,
     Acked,
+    Early,
     Event,
     Limits,
     Lost,
@@ -127,6 +130,16 @@ def test_mqtt_3_1_0_2_a_second_connect_is_a_protocol_error() -> None:
     old.receive_data(wire_of(Connect(V311, "c"), version=V311), now=0.0)
     assert old.is_closing
     assert told(old) == b""
+
+
+def test_much_behind_connect_is_left_in_the_kernel() -> None:
+    """The owner hears of it while CONNECT is in work; who sends on regardless is closed."""
+    connection = MqttConnection(LIMITS, now=0.0)
+    connection.receive_data(wire_of(Connect(V5, "c")), now=0.0)
+    assert connection.receive_data(bytes(1000), now=0.0) == []
+    assert connection.receive_data(bytes(EARLY_BYTES_HIGH), now=0.0) == [Early()]
+    (lost,) = connection.receive_data(bytes(EARLY_BYTES_MAX), now=0.0)
+    assert isinstance(lost, Lost)
 
 
 def test_connect_must_come_in_time() -> None:
