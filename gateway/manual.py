@@ -28,7 +28,7 @@ filled in from the environment. Durations are written `200ms`, `5s`, `10m`; coun
     tidegate config diff OLD NEW       as they are understood
     tidegate explain …                 why a request is allowed and where it goes
 
-A reload (SIGHUP, `POST /api/reload`) takes the file as it is now, or changes nothing if it has a
+A reload (SIGHUP) takes the file as it is now, or changes nothing if it has a
 mistake. What is read at the start only (`name`, `zone`, `directory`, `cluster_auth`, `clusters`,
 `limits`, the admin listener) is named in the log when it differs.
 
