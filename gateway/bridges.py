@@ -81,6 +81,10 @@ class Link(Protocol):
         """
         ...
 
+    def takes(self, topic: str) -> bool:
+        """Whether the other side can have such a name."""
+        ...
+
     async def publish(self, topic: str, body: bytes, qos: int, retain: bool) -> None:
         """Returns when the other side has it. Raises BridgeError."""
         ...
@@ -261,7 +265,8 @@ class Bridge:
             done(delivery.handle)
             return
         topic = self._config.remote_prefix + message.subject
-        if not subjects.is_valid_filter(topic) or subjects.has_wildcard(topic):
+        is_name = subjects.is_valid_filter(topic) and not subjects.has_wildcard(topic)
+        if not is_name or not link.takes(topic):
             self._dropped.inc()
             done(delivery.handle)
             return
@@ -359,13 +364,20 @@ class _Sink:
 
 
 def start_bridges(clusters: Mapping[str, ClusterConfig], services: Services) -> list[Bridge]:
-    """A bridge for each cluster of type ``mqtt``. Raises ConfigError: the extra is missing."""
+    """A bridge for each cluster of another kind. Raises ConfigError: the extra is missing."""
     bridges: list[Bridge] = []
     for name, cluster in clusters.items():
-        if cluster.type != "mqtt":
+        if cluster.type == "rocketmq":
             continue
-        from gateway.clusters.mqtt_bridge import link_maker
+        make_link: Callable[[], Link]
+        if cluster.type == "mqtt":
+            from gateway.clusters import mqtt_bridge
 
-        bridges.append(Bridge(name, cluster.bridge, services, link_maker(name, cluster)))
+            make_link = mqtt_bridge.link_maker(name, cluster)
+        else:
+            from gateway.clusters import amqp_bridge
+
+            make_link = amqp_bridge.link_maker(name, cluster)
+        bridges.append(Bridge(name, cluster.bridge, services, make_link))
         bridges[-1].start()
     return bridges

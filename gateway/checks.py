@@ -47,7 +47,6 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
         *_impossible(config),
         *_unused(config),
         *_odd_weights(config),
-        *_bridges(config),
         *_denied_tests(config),
     ]
     return [f"warning: {document.problem(path, text)}" for path, text in found]
@@ -309,13 +308,6 @@ def _partial_mirrors(config: GatewayConfig) -> Iterator[Finding]:
             if config.clusters[mirror.cluster].type == "mqtt" and mirror.percent < 100:
                 path = ("routes", index, "mirror", number, "percent")
                 yield path, f"'{mirror.cluster}' is a bridge, which takes 100 percent"
-
-
-def _bridges(config: GatewayConfig) -> Iterator[Finding]:
-    for name, cluster in config.clusters.items():
-        if cluster.type == "amqp":
-            text = f"bridges to {cluster.type} do not run yet: what is routed there is refused"
-            yield ("clusters", name), text
 
 
 def _odd_weights(config: GatewayConfig) -> Iterator[Finding]:

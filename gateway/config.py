@@ -101,10 +101,11 @@ class ReceiveConfig(ConfigModel):
 
 
 class BridgeConfig(ConfigModel):
-    """How a bridge target of type ``mqtt`` talks to the other broker (MQTT 3.1.1)."""
+    """How a bridge target talks to the other broker (MQTT 3.1.1, AMQP 0-9-1)."""
 
     client_id: str = ""
-    """Empty: ``tidegate-<name>``. The session there is kept while we are away."""
+    """Empty: ``tidegate-<name>``. The session there is kept while we are away. AMQP: name of the
+    connection."""
 
     qos: int = Field(default=1, ge=0, le=1)
     """Highest QoS of what is sent."""
@@ -119,8 +120,18 @@ class BridgeConfig(ConfigModel):
     """Messages on their way at once; the others wait at the stores."""
 
     keep_alive_s: int = Field(default=30, ge=5, le=65_000)
+    """Keep alive, or AMQP's heartbeat."""
+
     ca_file: Path | None = None
-    """Authorities of the other broker's certificate (``mqtts://``); absent: the system's."""
+    """Authorities of the other broker's certificate (``mqtts://``, ``amqps://``); absent: the
+    system's."""
+
+    exchange: str = "amq.topic"
+    """AMQP: the topic exchange there; ``/`` is ``.`` in its routing keys."""
+
+    queue: str = ""
+    """AMQP: the durable queue there that keeps what is to be received; empty:
+    ``tidegate.<name>``. A filter that is taken out here stays bound there."""
 
 
 SCHEMES: Final = {"amqp": ("amqp", "amqps"), "mqtt": ("mqtt", "mqtts", "ws", "wss")}
@@ -152,7 +163,8 @@ class ClusterConfig(ConfigModel):
     """Bridge targets: file with the URL, when it holds a password."""
 
     bridge: BridgeConfig = BridgeConfig()
-    """Bridge targets of type ``mqtt``: ``mqtt://``, ``mqtts://``, ``ws://`` or ``wss://``."""
+    """Bridge targets: ``mqtt://``, ``mqtts://``, ``ws://``, ``wss://``; ``amqp://``,
+    ``amqps://``."""
 
     @model_validator(mode="after")
     def _has_address(self) -> "ClusterConfig":

@@ -135,6 +135,9 @@ class MqttLink:
         except (AMQTTError, ClientError, OSError, TimeoutError) as error:
             raise BridgeError(f"no connection: {error!r}") from error
 
+    def takes(self, topic: str) -> bool:
+        return True
+
     async def publish(self, topic: str, body: bytes, qos: int, retain: bool) -> None:
         from amqtt.errors import AMQTTError, ClientError
 

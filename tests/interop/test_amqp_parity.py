@@ -25,11 +25,9 @@ class Ports(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ports() -> Iterator[Ports]:
-    with RabbitMq() as rabbit, Daemons() as daemons:
-        ours = daemons.up(*ONLY)
-        rabbit.wait_ready()
-        yield Ports(rabbit.port, ours.port("amqp"))
+def ports(rabbitmq: RabbitMq) -> Iterator[Ports]:
+    with Daemons() as daemons:
+        yield Ports(rabbitmq.port, daemons.up(*ONLY).port("amqp"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

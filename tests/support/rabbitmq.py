@@ -57,6 +57,8 @@ class RabbitMq:
             "RABBITMQ_PID_FILE": str(base / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(base / "plugins"),
             "ERL_EPMD_PORT": str(self._mapper),
+            # Schedulers that have nothing to do sleep; no other test is held up.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
         }
         self._env = env
         self._process = subprocess.Popen(
