@@ -51,6 +51,9 @@ LEAVE_S_MAX: Final = 10.0
 SWEEP_S: Final = 0.25
 """How often what is due is looked for."""
 
+ACTING_MAX: Final = 50
+"""Sessions in work at once: thousands of a gateway that died are not to hold up our clients."""
+
 HELP_S: Final = 2.0
 """How long a gateway waits for the one that should act, before it acts itself."""
 
@@ -178,6 +181,7 @@ class Sessions:
         self._holders = Holders()
         self._due: list[tuple[int, str, int]] = []
         self._busy: set[str] = set()
+        self._acting = asyncio.Semaphore(ACTING_MAX)
         self._last_epoch = 0
         self._undo = services.directory.watch(SESSION_PREFIX, self._changed)
 
@@ -416,9 +420,10 @@ class Sessions:
     async def _act(self, key: str) -> None:
         """Do what is due for a session that nobody holds; losing a race is fine."""
         try:
-            found = self._services.directory.get(key)
-            if found is not None and found.value is not None:
-                await self._settle(decode_session(found.value), found.version)
+            async with self._acting:
+                found = self._services.directory.get(key)
+                if found is not None and found.value is not None:
+                    await self._settle(decode_session(found.value), found.version)
         except Refused as error:
             logger.info("session %s: %s; later", key, error)
         finally:
