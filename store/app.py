@@ -22,7 +22,7 @@ from store.answers import EngineConfig
 from store.committer import Committer, LazyDisk
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
-from store.engine import Engine, PrepareSegment, Upkeep
+from store.engine import Engine, Prefetch, PrepareSegment, Upkeep
 from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
@@ -86,6 +86,7 @@ class Store:
             )
         self._tasks = Tasks("store")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._disk: Disk = disk or RealDisk(str(config.data))
         self._lock = FolderLock(str(config.data)) if disk is None else None
         self._writer_disk: Disk = self._disk
@@ -134,6 +135,7 @@ class Store:
         server = self._server = StoreServer(context)
         context.topics_changed = server.topics_changed.set
         context.counters = server.counters
+        server.read_ahead = partial(self._read_ahead, engine)
         committer = self._committer = Committer(
             self._writer_disk,
             done=server.committed,
@@ -165,6 +167,8 @@ class Store:
             await self._registration.stop()
         if self._listener is not None:
             self._listener.stop_accepting()
+        if self._server is not None:
+            self._server.read_ahead = lambda: None
         await self._tasks.close()
         if self._server is not None and self._engine is not None:
             await self._settle(self._engine)
@@ -173,6 +177,7 @@ class Store:
         if self._http is not None:
             self._http.close()
         self._background.shutdown()
+        self._readers.shutdown()
         self._disk.close()
         if self._writer_disk is not self._disk:
             self._writer_disk.close()
@@ -282,6 +287,16 @@ class Store:
                 logger.error("background work on the disk failed: %s", error)
                 pause = RETRY_S
             await asyncio.sleep(pause)
+
+    def _read_ahead(self, engine: Engine) -> None:
+        """What readers of a backlog will come to is fetched while they take what is there."""
+        for work in engine.take_prefetches():
+            self._tasks.start(self._prefetch(engine, work), name="read-ahead")
+
+    async def _prefetch(self, engine: Engine, work: Prefetch) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._readers, work.execute, self._disk)
+        engine.prefetched(work)
 
     async def _seal(self, engine: Engine) -> bool:
         """The index of one sealed segment goes to its file; False: nothing to do."""

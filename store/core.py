@@ -6,27 +6,25 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
 
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from store.answers import Counters, EngineConfig
 from store.disk import Disk
 from store.index.cold import ColdIndex
-from store.index.entries import Entries
+from store.index.entries import Columns, Entries
 from store.index.queues import Queue, QueueTable
 from store.index.remnants import Remnant
 from store.index.sealing import Sealer
+from store.log.ahead import ReadAhead
 from store.log.cache import RecentBlocks
-from store.log.format import SEGMENT_HEADER_BYTES, EntryFlag, Kind, crc32, seed
+from store.log.format import EntryFlag, Kind, crc_of_size, seed
 from store.log.log import Log
 from store.log.messages import tag_hash_of
+from store.log.segments import Segment
 from store.log.state import pack
 
 _log = logging.getLogger("store.engine")
-
-READ_AHEAD_BYTES: Final = 256 << 10
-"""A read from disk fetches so much: what is read by offset is mostly adjoining."""
 
 
 class Core:
@@ -56,8 +54,7 @@ class Core:
         self.credit_of: Callable[[int], int] = lambda group: 0
         """Messages that the consumers of a group would take at once."""
 
-        self._ahead_start = 0
-        self._ahead = b""
+        self.ahead = ReadAhead(disk)
 
     def at(self, now: Now) -> None:
         """Every mutating call passes here: refuse after a failure, note the wall time."""
@@ -121,14 +118,19 @@ class Core:
         columns, index = self.entries.locate(position)
         if index < 0:
             raise _no_record(position)
+        return self.stored_record(position, columns, index)
+
+    def stored_record(self, position: int, columns: Columns, index: int) -> bytes:
+        """``record_at`` of an entry that is not in the cache and was found in *columns*."""
         size, crc = columns.lengths[index], columns.crcs[index]
         if isinstance(columns, Remnant):  # the entry keeps its name, its bytes are elsewhere
             position = columns.wheres[index]
-        record = self._read(position, size)
         segment = self.log.segments.find(position)
-        if segment is None or crc32(record, seed(segment.nonce, position)) != crc:
+        record = self._read(segment, position, size) if segment is not None else b""
+        nonce = segment.nonce if segment is not None else 0
+        if crc_of_size(size)(record, seed(nonce, position)) != crc or len(record) != size:
             self.counters.rotten_reads += 1
-            self._ahead = b""
+            self.ahead.forget()
             raise _no_record(position)
         return record
 
@@ -182,24 +184,14 @@ class Core:
             return found
         return [int.from_bytes(buffer[at - start : at - start + 4], "big") for at in positions]
 
-    def _read(self, position: int, size: int) -> bytes:
-        at = position - self._ahead_start
-        if at >= 0 and at + size <= len(self._ahead):
-            return self._ahead[at : at + size]
-        segment = self.log.segments.find(position)
-        if segment is None:
-            return b""
-        durable = min(segment.end, self.log.confirmed)
-        want = max(size, min(READ_AHEAD_BYTES, durable - position))
-        offset = position - segment.base + SEGMENT_HEADER_BYTES
+    def _read(self, segment: Segment, position: int, size: int) -> bytes:
         try:
-            self._ahead = self.disk.read(segment.name, offset, want)
+            end = min(segment.end, self.log.confirmed)
+            return self.ahead.read(segment, position, size, end)
         except OSError as error:
+            offset = segment.file_offset(position)
             _log.error("%s cannot be read at %d: %s", segment.name, offset, error)
-            self._ahead = b""
             return self._read_alone(segment.name, offset, size)
-        self._ahead_start = position
-        return self._ahead[:size]
 
     def _read_alone(self, name: str, offset: int, size: int) -> bytes:
         """The bad sector may be behind the record; b"": it is not."""

@@ -3,8 +3,8 @@ The store's engine: one log, everything else derived from it.
 
 A library with a clock argument: no socket, task, thread or clock is used here. Calls come from
 one thread (the event loop); only the ``execute`` of ``WriteBatch``, ``PrepareSegment``,
-``Upkeep``, ``SealWork`` and ``SnapshotWork`` may run in another, and touch nothing of the engine
-but the disk.
+``Prefetch``, ``Upkeep``, ``SealWork`` and ``SnapshotWork`` may run in another, and touch nothing
+of the engine but the disk.
 
 The driver's loop::
 
@@ -63,6 +63,7 @@ from store.index.queues import Queue
 from store.index.sealing import SealWork
 from store.late import LateEntries
 from store.lifecycle import Lifecycle
+from store.log.ahead import Prefetch
 from store.log.format import Kind
 from store.log.messages import tag_hash
 from store.log.segments import WriteBatch
@@ -83,7 +84,7 @@ from store.timers.holding import HalfCheck, Holding
 
 T = TypeVar("T")
 
-__all__ = ["Engine", "PrepareSegment", "SnapshotWork", "Upkeep", "WriteBatch"]
+__all__ = ["Engine", "Prefetch", "PrepareSegment", "SnapshotWork", "Upkeep", "WriteBatch"]
 
 
 class Engine:
@@ -233,6 +234,19 @@ class Engine:
     def seal_done(self) -> None:
         """That work is over, whether or not its file could be written."""
         self._core.sealer.done()
+
+    @property
+    def wants_ahead(self) -> bool:
+        """``take_prefetches`` would return something."""
+        return self._core.ahead.is_wanting
+
+    def take_prefetches(self) -> list[Prefetch]:
+        """Parts of the log that readers will come to, to be read in the background."""
+        return self._core.ahead.take_wanted()
+
+    def prefetched(self, work: Prefetch) -> None:
+        """*work* is done."""
+        self._core.ahead.fetched(work)
 
     def upkeep_due(self) -> Upkeep | None:
         """Files of segments that went, for the background thread; one at a time."""

@@ -1,5 +1,6 @@
 """Reads that change nothing: by offset, by time, and groups for inspection."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -7,6 +8,7 @@ from protocols.errors import Refused
 from store.answers import GroupState, InFlight, ReadResult, ReadStatus
 from store.core import Core
 from store.groups.group import Group
+from store.index.entries import NEAR, Columns
 from store.index.queues import Queue
 from store.log.format import EntryFlag
 from store.log.messages import store_ms
@@ -14,6 +16,38 @@ from store.parts import Parts
 
 LOOKED_PER_RECORD: Final = 16
 """Entries that a read with a filter looks at for each one that it may return."""
+
+
+class Lookup:
+    """Entries in ascending order: each is looked for in the index page of the one before."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._entry = -1
+        self._columns: Columns = core.entries
+        self._index = -1
+
+    def length_of(self, entry: int) -> int:
+        """Of its record, or of its pointer; the next ``record`` is this one's."""
+        positions, index = self._columns.positions, self._index
+        self._entry = entry
+        if index >= 0:
+            index = bisect_left(positions, entry, index, min(index + NEAR, len(positions)))
+        if not 0 <= index < len(positions) or positions[index] != entry:
+            self._columns, index = self._core.entries.locate(entry)
+        self._index = index
+        return self._columns.lengths[index] if index >= 0 else 0
+
+    def record(self) -> bytes:
+        """b"": gone, or rot, which is counted; the reader goes on behind it."""
+        core, entry = self._core, self._entry
+        target = core.entries.targets.get(entry, entry) if core.entries.targets else entry
+        try:
+            if self._index < 0 or target != entry or core.cache.find(entry) is not None:
+                return core.record_at(target)
+            return core.stored_record(entry, self._columns, self._index)
+        except Refused:
+            return b""
 
 
 class Reader:
@@ -52,19 +86,20 @@ class Reader:
         records: list[bytes] = []
         size, looked = 0, 0
         end = high
+        found = Lookup(self._core)
         for at, entry in self._entries(queue, offset, high, count):
-            length = self._core.entries.length_of(entry)
+            length = found.length_of(entry)
             is_over = records and size + length > bytes_max
             if is_over or len(records) == count or looked == count * LOOKED_PER_RECORD:
                 end = at
                 break
             looked += 1
-            if not self._has_tag(entry, tags):
+            if tags and not self._has_tag(entry, tags):
                 continue
-            record = self._record(entry)
+            record = found.record()
             if record and (matches is None or matches(record)):
                 records.append(record)
-                size += length
+                size += len(record)
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
         return ReadResult(status, records, end, low, high)
 
@@ -86,8 +121,6 @@ class Reader:
         return bool(record) and matches(record)
 
     def _has_tag(self, entry: int, tags: frozenset[int]) -> bool:
-        if not tags:
-            return True
         columns, index = self._core.entries.locate(entry)
         if index >= 0 and columns.flags[index] & EntryFlag.HAS_TAG:
             return columns.tags[index] in tags

@@ -10,7 +10,7 @@ decides, streams and waits are served, and everything built leaves for the disk 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocols import clock
@@ -26,6 +26,7 @@ from store.answers import StoreFailed
 from store.committer import Committer
 from store.engine import WriteBatch
 from store.handlers.answers import not_available, refuse
+from store.handlers.backlog import QUIET_S, WAIT_S_MAX
 from store.handlers.clients import tell_members
 from store.handlers.connection import Connection
 from store.handlers.context import Context
@@ -71,6 +72,13 @@ class StoreServer:
         self.context = context
         self.counters = ServerCounters()
         context.engine.use_credit(context.streams.free_credit)
+        context.backlog.is_pressing = self._is_storing
+        self.read_ahead: Callable[[], None] = lambda: None
+        """Called when parts of the log should be read in the background."""
+
+        self._may_read = False
+        self._committed_at = 0.0
+        self._read_timer: asyncio.TimerHandle | None = None
         self.topics_changed = asyncio.Event()
         """Set when the name servers should hear of another topic table."""
 
@@ -95,8 +103,9 @@ class StoreServer:
         self._is_stopped = True
         self.context.waits.close()
         self.context.searches.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
 
     # ── requests ────────────────────────────────────────────────────────────────────────
 
@@ -218,8 +227,41 @@ class StoreServer:
             except Exception:  # a fault of ours must not stop the clock of everybody else
                 logger.exception("the end of a tick failed")
                 self._arm(None, TIMER_S_MAX, now)
+        if self.context.backlog:
+            self._read_backlog()
+        if self.context.engine.wants_ahead:
+            self.read_ahead()
         if self._sends or self.context.engine.has_woken:
             self.tick_soon()
+
+    def _is_storing(self) -> bool:
+        """A commit is under way, or there was one just now."""
+        is_recent = clock.monotonic() < self._committed_at + QUIET_S
+        return is_recent or self._is_committing()
+
+    def _is_committing(self) -> bool:
+        """What else costs time now costs those who wait for the disk."""
+        committer = self._committer
+        return committer is not None and committer.out_count > 0 and not committer.has_failed
+
+    def _read_backlog(self) -> None:
+        """One read that gave way, now that a commit is done; or later."""
+        backlog = self.context.backlog
+        is_free = not self._is_committing()
+        if is_free or self._may_read:
+            self._may_read = False
+            backlog.run_one()
+            is_free = not self._is_committing()
+        if backlog and is_free:
+            self.tick_soon()
+        elif backlog and self._read_timer is None:
+            self._read_timer = self._loop.call_later(WAIT_S_MAX, self._let_read)
+
+    def _let_read(self) -> None:
+        """The commit takes its time."""
+        self._read_timer = None
+        self._may_read = True
+        self.tick_soon()
 
     def _let_time_pass(self, now: clock.Now) -> None:
         """Everything but requests; after a failed write nothing of it may happen any more."""
@@ -264,6 +306,8 @@ class StoreServer:
         self.counters.commit_s += seconds
         self.context.engine.confirm(batch)
         self._commit()
+        self._may_read = True
+        self._committed_at = clock.monotonic()
         self.tick_soon()
 
     def failed(self, error: Exception) -> None:

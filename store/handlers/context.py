@@ -22,6 +22,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.handlers.answers import not_available
 from store.handlers.appends import Appends
+from store.handlers.backlog import Backlog
 from store.handlers.client_table import ClientTable, QueueLocks
 from store.handlers.connection import Connection
 from store.handlers.presence import GatewayKey, Presences
@@ -79,6 +80,7 @@ class Context:
     lanes: dict[tuple[str, str], "Lane"] = field(default_factory=dict)
     """(topic, queue id) → what plain sends there share."""
 
+    backlog: Backlog = field(default_factory=Backlog)
     rates: Rates = field(default_factory=Rates)
     owner_epochs: dict[int, int] = field(default_factory=dict)
     """Highest owner epoch that opened each group in this run."""

@@ -66,6 +66,10 @@ def pull(
         max(1, min(header.count_max, limits.pull_count_max)),
         min(header.bytes_max or limits.pull_bytes_max, limits.pull_bytes_max),
     )
+    if context.backlog.is_pressing() and _is_behind(context, wanted):
+        read = partial(_attempt, context, connection, request, wanted, True)
+        context.backlog.add(connection, read)
+        return None
     waits = header.sys_flag & PullFlag.SUSPEND and header.suspend_ms > 0
     if not _attempt(context, connection, request, wanted, not waits):
         context.waits.add(
@@ -76,6 +80,13 @@ def pull(
             expire=partial(_attempt, context, connection, request, wanted, True),
         )
     return None
+
+
+def _is_behind(context: Context, wanted: Pull) -> bool:
+    """The reader catches up: after this pull it is not at the head yet."""
+    header = wanted.header
+    _, high = context.engine.offset_range(header.topic, header.queue_id)
+    return header.queue_offset + wanted.count_max < high
 
 
 def _attempt(

@@ -158,6 +158,27 @@ async def test_a_failed_sync_acknowledges_nothing(tmp_path: Path) -> None:
         assert await read_all(client) == [b"1"]
 
 
+async def test_reads_of_a_backlog_go_on_while_a_commit_takes_its_time(tmp_path: Path) -> None:
+    """They give way to it, but not for ever, and each gets its own answer."""
+    disk = FaultyDisk(tmp_path / "store")
+    async with running_store(tmp_path, disk=disk) as store, connected(store) as client:
+        bodies = [b"%d" % number for number in range(8)]
+        for body in bodies:
+            assert (await ask(client, RequestCode.SEND_MESSAGE_V2, SEND, body)).code == 0
+        disk.go.clear()
+        send = asyncio.ensure_future(ask(client, RequestCode.SEND_MESSAGE_V2, SEND, b"last"))
+        pulls = [
+            PULL | {"queueOffset": str(offset), "maxMsgNums": "1"} for offset in range(len(bodies))
+        ]
+        answers = await asyncio.gather(
+            *[ask(client, RequestCode.PULL_MESSAGE, fields) for fields in pulls]
+        )
+        assert [decode_records(answer.body)[0].body for answer in answers] == bodies
+        assert not send.done()
+        disk.go.set()
+        assert (await send).code == 0
+
+
 async def test_too_much_pending_is_system_busy(tmp_path: Path) -> None:
     """While the disk hangs, memory is bounded: standard clients are told to come later."""
     disk = FaultyDisk(tmp_path / "store")
