@@ -32,7 +32,8 @@ SUBJECT_HERE: Final = "\x00"
 class Kind:
     """The part of a decision that holds for every subject of its first level."""
 
-    __slots__ = ("_born_host", "_call", "_order_hash", "_text", "first", "head", "origin")
+    __slots__ = ("_born_host", "_call", "_order_hash", "_sets", "_text", "first", "head",
+                 "origin")  # fmt: skip
 
     def __init__(self, call: Call, head: Head, origin: Origin, first: Decision) -> None:
         self.head = head
@@ -44,6 +45,7 @@ class Kind:
         self._born_host = encode_host(call.peer)
         self._order_hash = order_hash(head.order_key)
         self._text = _text_of(call, head, origin)
+        self._sets: dict[tuple[int, int], bytes] = {}
 
     def is_of(self, head: Head) -> bool:
         """Nothing but the subject (and properties, which are made from it) is another."""
@@ -73,11 +75,20 @@ class Kind:
                 queue_id=queue_id,
                 is_primary=True,
                 queues=queues,
-                set_bytes=encode_set(SendSet(SetFlag.IS_PRIMARY, topic, queue_id, keys)),
+                set_bytes=self._set_bytes(queue_id, keys),
                 template=link.template(topic, text, self._born_host),
                 order_hash=self._order_hash,
             ),
         )
+
+    def _set_bytes(self, queue_id: int, keys: tuple[bytes, ...]) -> bytes:
+        """As ``encode_set``; what stands before the keys is made once for each count of them."""
+        found = self._sets.get((queue_id, len(keys)))
+        if found is None:
+            whole = encode_set(SendSet(SetFlag.IS_PRIMARY, self.origin.topic, queue_id, keys))
+            found = whole[: len(whole) - 16 * len(keys)]
+            self._sets[queue_id, len(keys)] = found
+        return b"".join((found, *keys))
 
     def _has_text(self, head: Head) -> bool:
         """Its stored text is that of the first head, with another subject."""

@@ -5,7 +5,6 @@ Levels are split by ``/``; ``+`` is exactly one level, ``#`` the rest and the pa
 that begins with a wildcard does not match a subject that begins with ``$`` [MQTT-4.7.2-1].
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -99,30 +98,31 @@ class FilterTree(Generic[V]):
         literal = self._literal.get(subject)
         found = [literal] if literal else []
         if self._wildcard_count:
-            levels = subject.split("/")
-            for node in self._walk(levels, is_system=subject[:1] == "$"):
-                if node.values:
-                    found.append(node.values)
+            self._walk(subject, found)
         if len(found) == 1:  # a copy hashes nothing anew
             return found[0].copy()
         return set().union(*found)
 
-    def _walk(self, levels: list[str], *, is_system: bool) -> Iterator[_Node[V]]:
-        nodes: Iterable[_Node[V]] = (self._root,)
-        for depth, level in enumerate(levels):
-            may_be_wild = depth > 0 or not is_system
+    def _walk(self, subject: str, found: list[set[V]]) -> None:
+        """Add the values of every wildcard filter that matches."""
+        nodes, may_be_wild = [self._root], subject[:1] != "$"
+        for level in subject.split("/"):
+            is_name = level not in ("+", "#")  # no subject has them, but who asks may be wrong
             following: list[_Node[V]] = []
             for node in nodes:
-                if may_be_wild and (rest := node.children.get("#")) is not None:
-                    yield rest
-                if (child := node.children.get(level)) is not None and level not in ("+", "#"):
+                children = node.children
+                if is_name and (child := children.get(level)) is not None:
                     following.append(child)
-                if may_be_wild and (child := node.children.get("+")) is not None:
-                    following.append(child)
-            nodes = following
+                if may_be_wild:
+                    if (child := children.get("+")) is not None:
+                        following.append(child)
+                    if (rest := children.get("#")) is not None and rest.values:
+                        found.append(rest.values)
             if not following:
                 return
+            nodes, may_be_wild = following, True
         for node in nodes:
-            yield node
-            if (rest := node.children.get("#")) is not None:
-                yield rest
+            if node.values:
+                found.append(node.values)
+            if (rest := node.children.get("#")) is not None and rest.values:
+                found.append(rest.values)
