@@ -18,7 +18,7 @@ from gateway.clusters.tidegate import TidegateLink
 from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read
 from protocols.errors import Code
 from protocols.pipeline import DeliveryStream, Subscription
-from tests.support.core import Core, ListSink, call, messages, until
+from tests.support.core import Core, ListSink, call, messages, turns, until
 from tests.support.daemons import StoreCluster
 from tests.support.patience import PATIENCE_S
 
@@ -86,21 +86,21 @@ async def test_with_both_frame_slots_full(stores: StoreCluster) -> None:
                     b.pipeline.send(sender, messages("u/1", b"%d" % index, order_key="p"))
                 )
             )
-            await asyncio.sleep(0.01)
+            await until(lambda count=index + 1: link._frames.in_flight_count == count)
         subject = f"t/{round_number}/1"
         sends.append(  # received before the SUBACK, still waiting at it
             asyncio.ensure_future(
                 b.pipeline.send(sender, messages(subject, b"before", order_key="p"))
             )
         )
-        await asyncio.sleep(0.01)
+        await turns()
         sink, stream = await subscribe(a, f"t/{round_number}/+", f"c{round_number}")
         sends.append(
             asyncio.ensure_future(
                 b.pipeline.send(sender, messages(subject, b"after", order_key="p"))
             )
         )
-        await asyncio.sleep(0.01)
+        await turns()
         link.connection.data.peer.resume()
         results = await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S)
         assert [found[0].code for found in results] == [Code.OK] * 4

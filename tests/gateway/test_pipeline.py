@@ -14,7 +14,7 @@ from protocols.pipeline import Record, Subscription
 from protocols.remoting import private
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
-from tests.support.core import Core, call, messages, until
+from tests.support.core import Core, call, messages, turns, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key
 
@@ -130,7 +130,9 @@ async def test_two_frames_in_flight_at_most(world: World) -> None:
                 world.core.pipeline.send(sender, messages("x", b"%d" % index, order_key="k"))
             )
         )
-        await asyncio.sleep(0.01)
+        if index < 2:  # a frame of its own
+            await until(lambda count=index + 1: len(world.a.frames + world.b.frames) == count)
+        await turns()
     assert len(world.a.frames + world.b.frames) == 2
     for store in (world.a, world.b):
         store.release()
@@ -236,8 +238,7 @@ async def test_unframed_messages_follow_a_new_table(world: World) -> None:
         )
         if index < 2:  # a frame of its own
             await until(lambda count=index + 1: len(world.a.held) + len(world.b.held) == count)
-    for _ in range(10):  # posted and flushed: the third has no slot
-        await asyncio.sleep(0)
+    await turns()  # posted and flushed: the third has no slot
     subscribe(world, "t/+")
     for store in (world.a, world.b):
         store.release()
@@ -267,7 +268,7 @@ async def test_a_frame_that_never_ran_is_sent_again(world: World) -> None:
         asyncio.ensure_future(world.core.pipeline.send(sender, [Message(head, b"%d" % index)]))
         for index in range(3)
     ]
-    await asyncio.sleep(0.01)
+    await until(lambda: world.a.lost_count)
     world.a.loses_frames = False
     subscribe(world, "t/+")
     world.a.drop()
@@ -288,7 +289,9 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     for index in range(3):
         message = Message(head, b"%d" % index)
         sends.append(asyncio.ensure_future(world.core.pipeline.send(sender, [message])))
-        await asyncio.sleep(0.01)
+        if index < 2:  # a frame of its own
+            await until(lambda count=index + 1: world.a.lost_count == count)
+    await turns()
     world.a.loses_frames = False
     settle = world.a._settle
     asked: list[RemotingCommand] = []

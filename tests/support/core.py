@@ -127,6 +127,12 @@ def messages(subject: str, *bodies: bytes, order_key: str = "", **head: object) 
     return [Message(shared, body) for body in bodies]
 
 
+async def turns(count: int = 10) -> None:
+    """Let everything that is ready run, and what that makes ready, and so on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def until(condition: object, timeout_s: float = PATIENCE_S) -> None:
     """Let the loop run until *condition* (a callable) is true."""
     assert callable(condition)

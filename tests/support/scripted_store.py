@@ -91,6 +91,9 @@ class ScriptedStore:
         self.loses_frames = False
         """SEND frames vanish, unanswered and not run."""
 
+        self.lost_count = 0
+        """How many did."""
+
         self.frames: list[private.SendFrame] = []
         self.answers: dict[int, bytes] = {}
         self.held: list[tuple[Peer, RemotingCommand]] = []
@@ -207,6 +210,7 @@ class ScriptedStore:
         if self.refusal:
             return command.answer(self.refusal)
         if self.loses_frames:
+            self.lost_count += 1
             return None
         frame = private.decode_send(bytes(command.body))
         self.frames.append(frame)
