@@ -12,7 +12,7 @@ from errno import EINVAL, ENOSPC
 from threading import Lock
 from typing import Final, Protocol
 
-from store.direct import DIRECT, DirectWriter, aligned
+from store.direct import DIRECT, DirectReader, DirectWriter, aligned
 from store.direct import Buffer as Buffer
 
 IOV_MAX: Final = 1000
@@ -167,6 +167,7 @@ class RealDisk:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.folder = folder
         self.files = OpenFiles(folder)
+        self._reader = DirectReader(folder)
         self._direct = DirectWriter(folder, self.read)
 
     def names(self) -> list[str]:
@@ -241,7 +242,8 @@ class RealDisk:
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         with self.files.use(name) as descriptor:
-            return os.pread(descriptor, size, offset)
+            found = self._reader.read(name, descriptor, offset, size)
+            return os.pread(descriptor, size, offset) if found is None else found
 
     def rename(self, old: str, new: str) -> None:
         self._direct.forget(old)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from store.direct import DIRECT_BYTES, PAGE_BYTES, DirectWriter
+from store.direct import DIRECT_BYTES, PAGE_BYTES, READ_BYTES_MIN, DirectWriter
 from store.disk import RealDisk
 
 NAME = "00000001.seg"
@@ -90,3 +90,28 @@ def test_errors_of_the_disk_are_not_taken_for_a_refusal(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         writer.write("missing", 0, [b"data"])
     writer.close()
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_whole_pages_are_read_as_they_were_written(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """By either way in, from the disk or from memory, also where the file ends."""
+    data = random.Random(7).randbytes(FILE_BYTES)
+    disk.write_through(NAME, 0, [data[: FILE_BYTES // 2]])
+    disk.write(NAME, FILE_BYTES // 2, [data[FILE_BYTES // 2 :]])
+    if is_refused:
+
+        def refuse(path: str, part: object, at: int) -> int:
+            raise OSError(EINVAL, "not here")
+
+        monkeypatch.setattr("store.direct._read_direct", refuse)
+    for size in (READ_BYTES_MIN - PAGE_BYTES, READ_BYTES_MIN, DIRECT_BYTES, 2 * DIRECT_BYTES):
+        for offset in (0, PAGE_BYTES, FILE_BYTES // 2 - PAGE_BYTES, FILE_BYTES - PAGE_BYTES):
+            assert disk.read(NAME, offset, size) == data[offset : offset + size]
+            disk.drop_cached(NAME)
+    disk.truncate(NAME, FILE_BYTES - 100)
+    assert (
+        disk.read(NAME, FILE_BYTES - READ_BYTES_MIN, READ_BYTES_MIN) == data[-READ_BYTES_MIN:-100]
+    )
+    assert disk.read(NAME, FILE_BYTES, READ_BYTES_MIN) == b""
