@@ -284,7 +284,7 @@ class ReadStatus(Enum):
 
 class ReadResult(NamedTuple):
     status: ReadStatus
-    records: list[bytes]
+    records: Sequence[bytes | memoryview]
     next_offset: int
     min_offset: int
     max_offset: int

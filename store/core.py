@@ -184,6 +184,13 @@ class Core:
             return found
         return [int.from_bytes(buffer[at - start : at - start + 4], "big") for at in positions]
 
+    def chunk_with(self, segment: Segment, position: int, size: int) -> tuple[int, bytes]:
+        """(log position, bytes) of a stretch with the record; empty: it cannot be read."""
+        try:
+            return self.ahead.chunk(segment, position, size, min(segment.end, self.log.confirmed))
+        except OSError:
+            return position, b""  # ``record_at`` says so
+
     def _read(self, segment: Segment, position: int, size: int) -> bytes:
         try:
             end = min(segment.end, self.log.confirmed)

@@ -1,7 +1,8 @@
 """Reads that change nothing: by offset, by time, and groups for inspection."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 from protocols.errors import Refused
@@ -13,6 +14,7 @@ from store.index.queues import Queue
 from store.log.format import EntryFlag
 from store.log.messages import store_ms
 from store.parts import Parts
+from store.records import Neighbours
 
 LOOKED_PER_RECORD: Final = 16
 """Entries that a read with a filter looks at for each one that it may return."""
@@ -56,6 +58,7 @@ class Reader:
     def __init__(self, core: Core, parts: Parts) -> None:
         self._core = core
         self._parts = parts
+        self._neighbours = Neighbours(core)
 
     def offset_range(self, queue: Queue | None) -> tuple[int, int]:
         """(smallest kept, end of visible)."""
@@ -83,7 +86,68 @@ class Reader:
             return ReadResult(ReadStatus.OFFSET_TOO_LARGE, [], high, low, high)
         if offset == high:
             return ReadResult(ReadStatus.NO_NEW, [], offset, low, high)
-        records: list[bytes] = []
+        table = self._parts.compacted.of(queue.number)
+        is_compacted = table is not None and queue.topic in self._parts.topics.compacted
+        records: list[bytes | memoryview] = []
+        end = -1
+        if not (is_compacted or matches is not None or queue.has_gaps):
+            rotten_count = self._core.counters.rotten_reads
+            try:
+                records, end = self._read_together(queue, offset, high, count, bytes_max, tags)
+            except Refused:  # rot among them: one by one, and counted once
+                self._core.counters.rotten_reads = rotten_count
+        if end < 0:
+            records, end = self._read_each(queue, offset, high, count, bytes_max, tags, matches)
+        status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
+        return ReadResult(status, records, end, low, high)
+
+    def _read_together(
+        self,
+        queue: Queue,
+        offset: int,
+        high: int,
+        count: int,
+        bytes_max: int,
+        tags: frozenset[int],
+    ) -> tuple[list[bytes | memoryview], int]:
+        """(records, offset to go on from). Raises Refused."""
+        records: list[bytes | memoryview] = []
+        targets, room, looked = self._core.entries.targets, bytes_max, 0
+        at = queue.seek(offset)
+        while at < high and len(records) < count and looked < count * LOOKED_PER_RECORD:
+            want = count - len(records)
+            part = queue.slice(at, min(high, at + (count if tags else want)))
+            looked += len(part)
+            following = at + len(part)
+            offsets: Sequence[int] = range(at, following)
+            if tags:
+                is_wanted = [self._has_tag(entry, tags) for entry in part]
+                offsets, part = [list(compress(each, is_wanted)) for each in (offsets, part)]
+                if len(part) > want:
+                    following = offsets[want]
+                    part = part[:want]
+            if part:
+                places = [targets.get(entry, entry) for entry in part] if targets else part
+                found = self._neighbours.take(places, room, is_any=bool(records))
+                records += found
+                if len(found) < len(part):
+                    return records, offsets[len(found)]
+                room -= sum([len(record) for record in found])
+            at = queue.seek(following)
+        return records, min(at, high)
+
+    def _read_each(
+        self,
+        queue: Queue,
+        offset: int,
+        high: int,
+        count: int,
+        bytes_max: int,
+        tags: frozenset[int],
+        matches: Callable[[bytes], bool] | None,
+    ) -> tuple[list[bytes | memoryview], int]:
+        """The same for all else; what is rot is left out."""
+        records: list[bytes | memoryview] = []
         size, looked = 0, 0
         end = high
         found = Lookup(self._core)
@@ -100,8 +164,7 @@ class Reader:
             if record and (matches is None or matches(record)):
                 records.append(record)
                 size += len(record)
-        status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
-        return ReadResult(status, records, end, low, high)
+        return records, end
 
     def _entries(
         self, queue: Queue, offset: int, high: int, step: int

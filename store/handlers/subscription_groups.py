@@ -1,6 +1,7 @@
 """Consumer groups by standard codes: configuration, progress (200, 201, 207, 208, 225, 352)."""
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -25,7 +26,13 @@ TABLE = "group"
 def group_config(context: Context, name: str) -> bodies.GroupConfig | None:
     """A group's configuration; None if nobody has made or used it yet."""
     text = context.engine.settings(TABLE).get(name)
-    return None if text is None else msgspec.json.decode(text, type=bodies.GroupConfig)
+    return None if text is None else _decoded(text)
+
+
+@lru_cache(maxsize=4096)
+def _decoded(text: bytes) -> bodies.GroupConfig:
+    """Asked for with each pull and pop; nobody changes it."""
+    return msgspec.json.decode(text, type=bodies.GroupConfig)
 
 
 def use_group(context: Context, name: str, now: Now) -> bodies.GroupConfig:

@@ -57,17 +57,26 @@ class ReadAhead:
 
         *end*: log position up to which the segment is durable.
         """
+        start, chunk = self.chunk(segment, position, size, end)
+        return chunk[position - start : position - start + size]
+
+    def chunk(self, segment: Segment, position: int, size: int, end: int) -> tuple[int, bytes]:
+        """
+        What ``read`` reads from: (log position of its first byte, bytes).
+
+        Of a record that no chunk holds, that record.
+        """
         offset = segment.file_offset(position)
         number, at = divmod(offset, CHUNK_BYTES)
         if at + size > CHUNK_BYTES:
-            return self._disk.read(segment.name, offset, size)
+            return position, self._disk.read(segment.name, offset, size)
         key = (segment.number, number)
         chunk = self._chunks.get(key, b"")
         if len(chunk) < at + size:
             chunk = self._fetch(segment, number, end)
         if key != self._last:
             self._look_ahead(key, segment, end)
-        return chunk[at : at + size]
+        return position - at, chunk
 
     def _look_ahead(self, key: tuple[int, int], segment: Segment, end: int) -> None:
         """A reader came to this chunk; from the one before, and it will want the next."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from store import core, lifecycle, replay
+from store import core, lifecycle, records, replay
 from store.answers import Pending
 from store.groups.deliveries import Deliveries
 from store.lifecycle import Lifecycle
@@ -150,8 +150,10 @@ def _no_crc() -> Patch:
         stack.enter_context(patch.object(module, "decode_block_head", head))
     stack.enter_context(patch.object(ScannedBlock, "record", record))
     stack.enter_context(patch.object(ScannedBlock, "is_whole", lambda block: True))
-    for module in (replay, core):
-        stack.enter_context(patch.object(module, "crc32", lambda *args: Any32()))
+    stack.enter_context(patch.object(replay, "crc32", lambda *args: Any32()))
+    for module in (core, records):
+        anything = patch.object(module, "crc_of_size", lambda size: lambda *args: Any32())
+        stack.enter_context(anything)
     return stack
 
 

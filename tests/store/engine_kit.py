@@ -43,9 +43,9 @@ def make_record(topic: str, body: bytes, **properties: str) -> bytes:
     return head + body + tail
 
 
-def body_of(record: bytes) -> bytes:
+def body_of(record: bytes | memoryview) -> bytes:
     size = struct.unpack_from(">I", record, 84)[0]
-    return record[88 : 88 + size]
+    return bytes(record[88 : 88 + size])
 
 
 def make_frame(
