@@ -254,10 +254,11 @@ async def _agree(
 
 async def _reopen(opened: Opened) -> None:
     """The streams of a session that was there before."""
-    if not opened.subscription_count:
+    has_group = opened.owned.record.has_group
+    if not opened.subscription_count and not has_group:
         return
     items = list(opened.subscriptions)
-    if any(is_read(item) for item in items):
+    if has_group or any(is_read(item) for item in items):
         await opened.open_feed()
     for item in items:
         if item.share:

@@ -261,7 +261,9 @@ class Outbox:
             else:
                 rendering = self._renderings.find(delivery.message)
                 plan = feed.subscriptions.plan(delivery.reads, delivery.qos, delivery.retain, False)
-                if plan is None or not plan.qos or not rendering.tail.topic:
+                if plan is None:  # unsubscribed since: completed all the same [MQTT-3.10.4-3]
+                    plan = Plan(delivery.qos, False, ())
+                if not plan.qos or not rendering.tail.topic:
                     feed.done(delivery.handle)
                     continue
                 flight = Flight(feed, delivery.handle, plan.qos, Stage.SENT)

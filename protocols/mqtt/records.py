@@ -142,6 +142,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     next_id: int = 1
     """Packet id of the next publish to the client."""
 
+    has_group: bool = False
+    """It has subscribed once: its group may have something in flight, whatever it reads now."""
+
     @property
     def key(self) -> str:
         return session_key(self.tenant, self.client_id)

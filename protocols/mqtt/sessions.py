@@ -273,6 +273,7 @@ class Sessions:
             received=kept.received if kept else (),
             next_id=kept.next_id if kept else 1,
             leftovers=kept.leftovers if kept else (),
+            has_group=kept is not None and kept.has_group,
         )
 
     def _is_bound(self, record: SessionRecord) -> bool:
@@ -329,7 +330,7 @@ class Sessions:
         gone = rows(record, [item.subject_filter for item in subscriptions])
         await self._services.directory.subscribe([], gone, tenant=record.tenant)
         spec = session_group(record, subscriptions, skips_qos0=False)
-        if spec.reads:
+        if spec.reads or record.has_group:
             await self._services.streams.drop_group(call_of(record), spec)
         for item in subscriptions:
             if item.share:

@@ -194,7 +194,9 @@ class Subscriber:
         if not opened.is_kept:
             return
         records = subscription_records(list(opened.subscriptions))
-        record = msgspec.structs.replace(opened.owned.record, subscriptions=records)
+        old = opened.owned.record
+        has_group = old.has_group or any(is_read(item) for item in opened.subscriptions)
+        record = msgspec.structs.replace(old, subscriptions=records, has_group=has_group)
         opened.owned = await self._front.sessions.save(opened.owned, record)
 
     async def unsubscribe(self, packet: Unsubscribe) -> None:

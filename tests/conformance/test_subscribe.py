@@ -6,6 +6,7 @@ from protocols.mqtt.packets import (
     V5,
     Connect,
     Puback,
+    Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
@@ -92,6 +93,29 @@ def test_mqtt_3_10_4_2_what_is_under_way_is_completed(
         peer.send(Pubrec(packet.packet_id))
         peer.expect(Pubrel(packet.packet_id))
         assert peer.is_silent()
+
+
+@clauses(v5="3.10.4-3 4.4.0-1", v311="3.10.4-3 4.4.0-1")
+def test_mqtt_3_10_4_3_over_a_reconnect_too(server: Address, word: str, version: int) -> None:
+    """What was sent and not acknowledged comes again, though nothing is subscribed any more."""
+    kept = ((0x11, 600),) if version == V5 else ()
+    connect = Connect(version, word, clean_start=False, properties=kept)
+    with Peer(server, version, connect) as peer:
+        peer.subscribe(SubscribeItem(word, 2))
+        with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+            pub.publish(word, b"one", 1)
+            pub.publish(word, b"two", 2)
+        sent = [peer.take(Publish) for _ in range(2)]
+        peer.unsubscribe(word)
+        peer.drop()
+        with Peer(server, version, connect) as again:
+            for packet in sent:
+                found = again.take(Publish)
+                assert found == packet._replace(dup=True)
+            again.send(Puback(sent[0].packet_id), Pubrec(sent[1].packet_id))
+            again.expect(Pubrel(sent[1].packet_id))
+            again.send(Pubcomp(sent[1].packet_id))
+            assert again.is_silent()
 
 
 @clauses(v5="3.8.3-3")
