@@ -32,7 +32,15 @@ _ID: Final = b"UNIQ_KEY\x01"
 class PlainRecords:
     """What the records of one (topic, queue) of a store share."""
 
-    __slots__ = ("_magic", "_queue_id", "_store_host", "_suffix", "_text_max", "_topic_field")
+    __slots__ = (
+        "_magic",
+        "_plain_rest",
+        "_queue_id",
+        "_store_host",
+        "_suffix",
+        "_text_max",
+        "_topic_field",
+    )
 
     def __init__(self, topic: str, queue_id: int, store_host: bytes, cluster: str) -> None:
         name = topic.encode()
@@ -40,6 +48,9 @@ class PlainRecords:
         self._magic = MAGIC_V1 if is_short else MAGIC_V2
         self._topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
         self._queue_id = queue_id
+        self._plain_rest = b""
+        """Text without its id of the last plain message: most are like the one before."""
+
         self._store_host = store_host
         self._suffix = f"CLUSTER\x01{cluster}\x02".encode()
         self._text_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
@@ -49,10 +60,16 @@ class PlainRecords:
         at = text.find(_ID)
         if at < 0 or (at and text[at - 1] != 2) or len(text) > self._text_max:
             return b""
-        if _needs_look(text) is not None:
-            return b""
+        at += len(_ID)
         end = text.find(b"\x02", at)
-        return text[at + len(_ID) : end] if end >= 0 else text[at + len(_ID) :]
+        if end < 0:
+            end = len(text)
+        rest = text[:at] + text[end:]
+        if rest != self._plain_rest:
+            if _needs_look(text) is not None:
+                return b""
+            self._plain_rest = rest
+        return text[at:end]
 
     def add(
         self,

@@ -150,7 +150,7 @@ def answer_plain(
                 made = request.answer(response_code(code), remark=hint)
             else:
                 fields = {
-                    "msgId": ",".join([f"{id_prefix}{position:016X}" for position in positions]),
+                    "msgId": message_ids(id_prefix, positions),
                     "queueId": str(run.queue_id),
                     "queueOffset": str(offsets[0]),
                     "MSG_REGION": REGION,
@@ -166,6 +166,14 @@ def answer_plain(
             found.append(made)
     for connection, commands in answers.items():
         connection.peer.send(commands)
+
+
+def message_ids(prefix: str, positions: Sequence[int]) -> str:
+    """Of an answer: *prefix* and position in hexadecimal, with commas between them."""
+    if len(positions) == 1:
+        return f"{prefix}{positions[0]:016X}"
+    digits = struct.pack(f">{len(positions)}Q", *positions).hex(",", 8).upper()
+    return prefix + digits.replace(",", f",{prefix}")
 
 
 def _tag(text: bytes) -> int:

@@ -1,0 +1,26 @@
+"""The short way in: what it takes for plain, and the ids that it answers."""
+
+import pytest
+
+from protocols.remoting.plain_records import PlainRecords
+from store.handlers.plain import message_ids
+
+
+@pytest.mark.parametrize("count", [1, 2, 32])
+def test_ids_of_an_answer(count: int) -> None:
+    positions = [number * 1_000_003 for number in range(count)]
+    wanted = ",".join([f"7F00{position:016X}" for position in positions])
+    assert message_ids("7F00", positions) == wanted
+
+
+def test_each_text_is_judged_by_itself() -> None:
+    """However alike to the one before: a delay, a key of order, a broken text."""
+    records = PlainRecords("t", 0, bytes(8), "c")
+    plain = b"WAIT\x01true\x02UNIQ_KEY\x01id%d\x02TAGS\x01a\x02"
+    for number in range(3):
+        assert records.message_id(plain % number) == b"id%d" % number
+    assert records.message_id(b"DELAY\x013\x02" + plain % 4) == b""
+    assert records.message_id(plain % 5 + b"__SHARDINGKEY\x01k\x02") == b""
+    assert records.message_id(b"UNIQ_KEY\x01id6") == b"id6"
+    assert records.message_id(b"xUNIQ_KEY\x01id7\x02") == b""
+    assert records.message_id(plain % 8) == b"id8"
