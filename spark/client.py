@@ -83,9 +83,10 @@ class Connection:
         command.opaque = self._opaque
         self._socket.sendall(encode_command(command))
         while True:
-            for answer in take_commands(self._received):
-                if answer.is_response and answer.opaque == self._opaque:
-                    return answer
+            while answers := take_commands(self._received):
+                for answer in answers:
+                    if answer.is_response and answer.opaque == self._opaque:
+                        return answer
             chunk = self._socket.recv(1 << 20)
             if not chunk:
                 raise ConnectionResetError("the peer closed the connection")

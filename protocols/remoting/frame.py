@@ -26,6 +26,9 @@ JSON: Final = 0
 BINARY: Final = 1
 BINARY_CODE_MAX: Final = 0x7FFF
 
+LARGE_FRAME_BYTES: Final = 32 << 10
+"""Frames from this size are copied alone."""
+
 HEAD: Final = struct.Struct(">II")
 _FIXED: Final = struct.Struct(">hBhiiI")
 _U32: Final = struct.Struct(">I")
@@ -77,7 +80,9 @@ _encode_json = msgspec.json.Encoder().encode
 
 def take_frames(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> list[Frame]:
     """
-    Cut every whole remoting frame off *buffer*, in order; an empty list if none is whole.
+    Cut whole remoting frames off *buffer*, in order: a large one alone, small ones together.
+
+    An empty list: none is whole.
 
     Raises PeerError when the *first* frame has ``n > frame_bytes_max`` or ``h > n - 4``. A
     faulty frame behind good ones is reported by the next call, so none is lost.
@@ -87,8 +92,11 @@ def take_frames(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) ->
     if len(buffer) < HEAD.size:
         return []
     n, word = HEAD.unpack_from(buffer)
-    if len(buffer) - 4 < n <= frame_bytes_max and word & 0xFFFFFF <= n - 4:
-        return []  # most reads of a large frame end here: copy it once, when it is whole
+    if n <= frame_bytes_max and word & 0xFFFFFF <= n - 4:
+        if len(buffer) - 4 < n:
+            return []  # most reads of a large frame end here: copy it once, when it is whole
+        if n > LARGE_FRAME_BYTES:
+            return _take_large(buffer, n + 4, word)
     data = bytes(buffer)
     frames: list[Frame] = []
     start, end = 0, len(data)
@@ -106,6 +114,15 @@ def take_frames(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) ->
         start = stop
     del buffer[:start]
     return frames
+
+
+def _take_large(buffer: bytearray, size: int, word: int) -> list[Frame]:
+    """The one frame of *size* bytes that *buffer* begins with, copied once."""
+    body = HEAD.size + (word & 0xFFFFFF)
+    with memoryview(buffer) as view:
+        frame = word >> 24, bytes(view[HEAD.size : body]), bytes(view[body:size])
+    del buffer[:size]
+    return [frame]
 
 
 def take_commands(

@@ -12,6 +12,7 @@ from protocols.remoting.command import RemotingCommand
 from protocols.remoting.connection import Fault, RemotingConnection
 from protocols.remoting.frame import (
     FRAME_BYTES_MAX,
+    LARGE_FRAME_BYTES,
     encode_command,
     encode_commands,
     take_commands,
@@ -117,6 +118,24 @@ def test_good_commands_before_a_faulty_one_are_not_lost() -> None:
     assert [command.code for command in take_commands(buffer)] == [34]
     with pytest.raises(PeerError, match="JSON header"):
         take_commands(buffer)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 50_000, 20_011])
+def test_large_frames_between_small_ones(chunk_bytes: int) -> None:
+    """However the bytes arrive: all commands, in order, and a fault behind them last."""
+    sizes = [5, LARGE_FRAME_BYTES, 0, 3 * LARGE_FRAME_BYTES, LARGE_FRAME_BYTES + 1, 7]
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    wire = b"".join([encode_command(RemotingCommand(34, None, body)) for body in bodies])
+    wire += struct.pack(">II", LARGE_FRAME_BYTES + 2, 2) + b"{x" + bytes(LARGE_FRAME_BYTES - 4)
+    connection = RemotingConnection(now=0.0)
+    events = [
+        event
+        for start in range(0, len(wire), chunk_bytes)
+        for event in connection.receive_data(wire[start : start + chunk_bytes], now=0.0)
+    ]
+    *commands, fault = events
+    assert [command.body for command in commands if isinstance(command, RemotingCommand)] == bodies
+    assert isinstance(fault, Fault)
 
 
 @pytest.mark.parametrize(
