@@ -65,12 +65,18 @@ class State(Enum):
     AWAITING_OPEN = "awaiting connection.open"
     OPENING = "virtual host being judged"
     RUNNING = "running"
+    RELEASING = "close heard"
     CLOSING = "close sent"
     LINGERING = "close-ok sent"
     CLOSED = "closed"
 
 
-HOLDS: Final = frozenset({State.LOGIN, State.OPENING, State.LINGERING, State.CLOSED})
+OVER: Final = frozenset({State.RELEASING, State.CLOSING, State.LINGERING, State.CLOSED})
+"""``Ended`` has been told."""
+
+HOLDS: Final = frozenset(
+    {State.LOGIN, State.OPENING, State.RELEASING, State.LINGERING, State.CLOSED}
+)
 """Nothing is read in these."""
 
 ALLOWED: Final[dict[State, tuple[type[Method], ...]]] = {
@@ -81,6 +87,7 @@ ALLOWED: Final[dict[State, tuple[type[Method], ...]]] = {
     State.AWAITING_OPEN: (ConnectionOpen, ConnectionClose),
     State.OPENING: (),
     State.RUNNING: (ConnectionClose, ConnectionCloseOk, ConnectionUpdateSecret),
+    State.RELEASING: (),
     State.CLOSING: (ConnectionClose, ConnectionCloseOk),
     State.LINGERING: (),
     State.CLOSED: (),
@@ -181,7 +188,7 @@ class AmqpConnection:
             data = self._header[8:]
             self.state = State.AWAITING_START_OK
             self.send(0, ConnectionStart(0, 9, self._server_properties, MECHANISMS, b"en_US"))
-        if self.state in (State.LINGERING, State.CLOSED):
+        if self.state in (State.RELEASING, State.LINGERING, State.CLOSED):
             return []
         self._reader.feed(data)
         return self._drain(now)
@@ -191,8 +198,10 @@ class AmqpConnection:
         if self.deadline is None or now < self.deadline:
             return []
         if self.state is not State.RUNNING:
-            was_over = self.state in (State.CLOSING, State.LINGERING)
-            return self._end("" if was_over else f"{self.state.value} for too long")
+            if self.state is State.RELEASING:
+                self.end_close(now=now)  # it takes too long to let the client wait
+                return []
+            return self._end("" if self.state in OVER else f"{self.state.value} for too long")
         if self.is_deaf:
             self._heard = now
         if now - self._heard >= 2 * self.heartbeat_s:
@@ -243,7 +252,7 @@ class AmqpConnection:
 
     def close(self, fault: AmqpFault, *, now: float) -> list[Event]:
         """End the connection in AMQP's words; from now on only close-ok is heard."""
-        if self.state in (State.CLOSING, State.LINGERING, State.CLOSED):
+        if self.state in OVER:
             return []
         self.state = State.CLOSING
         self.deadline = now + CLOSE_S_MAX
@@ -264,6 +273,18 @@ class AmqpConnection:
         """Answer the client's channel.close."""
         if self._channels.pop(channel, None) is not None and self.state is State.RUNNING:
             self.send(channel, ChannelCloseOk())
+
+    def end_close(self, *, now: float) -> None:
+        """
+        Answer the client's connection.close; then it closes the socket (it may be reading still).
+
+        After the answer its auto-delete and exclusive queues are gone, as at RabbitMQ: who
+        connects again at once declares new ones.
+        """
+        if self.state is State.RELEASING:
+            self.send(0, ConnectionCloseOk())
+            self.state = State.LINGERING
+            self.deadline = now + CLOSE_S_MAX
 
     def block(self, reason: str) -> None:
         """Tell a client that can hear it that nothing it publishes is read for now."""
@@ -325,7 +346,7 @@ class AmqpConnection:
             if not isinstance(item, Call) or item.method_id >> 16 != 20:
                 events.append(item)
                 return
-        elif self.state in (State.CLOSING, State.LINGERING, State.CLOSED) and channel:
+        elif self.state in OVER and channel:
             return
         if isinstance(item, Call):
             if item.method_id >> 16 == 10:
@@ -432,19 +453,20 @@ class AmqpConnection:
         return []
 
     def _close(self, method: Method, now: float) -> list[Event]:
-        """The client closes: answer, then let it close the socket (it may be reading still)."""
-        was_closing = self.state is State.CLOSING
-        self.send(0, ConnectionCloseOk())
-        self.state = State.LINGERING
+        """The client closes: it is answered when what the connection held is given back."""
+        was_closing, was_running = self.state is State.CLOSING, self.state is State.RUNNING
+        self.state = State.RELEASING
         self.deadline = now + CLOSE_S_MAX
         self._channels.clear()
+        if not was_running:
+            self.end_close(now=now)
         return [] if was_closing else [Ended("")]
 
     def _close_ok(self, method: Method, now: float) -> list[Event]:
         return self._end("") if self.state is State.CLOSING else []
 
     def _end(self, reason: str) -> list[Event]:
-        was_over = self.state in (State.CLOSING, State.LINGERING, State.CLOSED)
+        was_over = self.state in OVER
         self.state = State.CLOSED
         self.deadline = None
         self.is_closing = True

@@ -240,6 +240,8 @@ class Session:
         except GatewayError as error:
             logger.warning("connection %s: %s", self.name, error)
         finally:
+            self.connection.end_close(now=clock.monotonic())
+            self.driver.flush_soon()
             self.server.sessions.discard(self)
             self.done.set()
 

@@ -251,14 +251,29 @@ def test_the_client_closes_a_channel() -> None:
 
 
 def test_the_client_closes_the_connection() -> None:
-    """Close-ok at once; then the client closes the socket, or we do after a limit."""
+    """
+    Close-ok when the owner has given back what it held, or after a limit; then the client closes
+    the socket, or we do after a limit.
+    """
     connection = running()
-    events = connection.receive_data(wire(amqp.Connection.Close(200, "", 0, 0)), now=1.0)
+    events = connection.receive_data(wire(amqp.Connection.Close(200, "", 0, 0)), now=0.5)
     assert events == [Ended("")]
+    assert names(connection) == []
+    connection.end_close(now=1.0)
     assert names(connection) == ["Connection.CloseOk"]
     assert not connection.is_closing
     connection.handle_deadline(now=1.0 + CLOSE_S_MAX)
     assert connection.is_closing
+
+
+def test_a_client_does_not_wait_for_ever_for_its_close_ok() -> None:
+    """A store that is away does not hold it up; its late answer is none any more."""
+    connection = running()
+    connection.receive_data(wire(amqp.Connection.Close(200, "", 0, 0)), now=1.0)
+    assert connection.handle_deadline(now=1.0 + CLOSE_S_MAX) == []
+    assert names(connection) == ["Connection.CloseOk"]
+    connection.end_close(now=2.0 + CLOSE_S_MAX)
+    assert names(connection) == []
 
 
 def test_after_our_close_only_close_ok_counts() -> None:

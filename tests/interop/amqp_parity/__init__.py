@@ -38,6 +38,7 @@ SCRIPTS: tuple[Callable[[Client], Seen], ...] = (
     consuming.get_counts_and_recover,
     consuming.consumers_hear_of_the_end,
     consuming.auto_delete,
+    consuming.what_a_closed_connection_leaves,
     consuming.consumers_with_more_priority,
     consuming.requeued_in_place,
     consuming.prefetch,

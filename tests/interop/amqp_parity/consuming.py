@@ -142,6 +142,22 @@ def auto_delete(client: Client) -> Seen:
     )
 
 
+def what_a_closed_connection_leaves(client: Client) -> Seen:
+    """After close-ok its auto-delete and exclusive queues are gone: none is found half dead."""
+    seen: list[Seen] = []
+    for number in range(5):
+        there = client.connect()
+        channel = there.channel()
+        channel.queue_declare("leaves-auto", auto_delete=True)
+        channel.queue_declare(f"leaves-own-{number}", exclusive=True)
+        channel.basic_consume("leaves-auto", lambda *got: None)
+        there.close()
+        seen.append(client.fault(lambda c: c.queue_declare("leaves-auto", passive=True)))
+        own = f"leaves-own-{number}"
+        seen.append(client.fault(lambda c, own=own: c.queue_declare(own, passive=True)))
+    return seen
+
+
 def consumers_with_more_priority(client: Client) -> Seen:
     channel = client.channel()
     queue = client.declare(channel, "consumer-priority")
