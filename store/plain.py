@@ -20,14 +20,27 @@ from store.retention.room import Room
 FLAGS: Final = 1 | int(EntryFlag.HAS_TAG)
 """At least once, with its tag."""
 
-PLANS_MAX: Final = 100_000
+
+class PlainHead:
+    """A message queue that runs go to, and what it meant here the last time."""
+
+    __slots__ = ("keys", "plan", "planned_at", "queue_id", "topic")
+
+    def __init__(self, topic: str, queue_id: int, keys: tuple[bytes, ...] = ()) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.keys = keys
+        """Light queues that get the messages too."""
+
+        self.plan: Plan | None = None
+        self.planned_at: tuple[int, int] | None = None
+        """Versions of topics and queues that the plan holds for; the very object."""
 
 
 class PlainRun(NamedTuple):
     """Messages of one message queue, in order."""
 
-    topic: str
-    queue_id: int
+    head: PlainHead
     pieces: Sequence[bytes]
     """The records, back to back in any cut."""
 
@@ -35,8 +48,6 @@ class PlainRun(NamedTuple):
     """Of each record."""
 
     tags: Sequence[int]
-    keys: tuple[bytes, ...] = ()
-    """Light queues that get them too."""
 
 
 class RunResult(NamedTuple):
@@ -55,8 +66,8 @@ class PlainSender:
         self._core = core
         self._topics = topics
         self._room = room
-        self._plans: dict[tuple[str, int, tuple[bytes, ...]], Plan] = {}
-        self._planned_at = (-1, -1)
+        self._at = (-1, -1)
+        """Present versions of topics and queues: plans hold until one of them goes or changes."""
 
     def append(self, runs: Sequence[PlainRun]) -> list[RunResult]:
         """Store *runs* in one block."""
@@ -67,21 +78,29 @@ class PlainSender:
         tags: list[int] = []
         found: list[RunResult | int] = []
         is_full = not self._room.has_room_for(sum([sum(run.lengths) for run in runs]))
+        at = (self._topics.version, self._core.queues.version)
+        self._at = at = self._at if at == self._at else at
+        full = RunResult(STORE_FULL, hint="the store is full")
+        plan: Plan | RunResult | None
         for run in runs:
-            plan = RunResult(STORE_FULL, hint="the store is full") if is_full else self._plan(run)
+            plan = run.head.plan
+            if is_full:
+                plan = full
+            elif plan is None or run.head.planned_at is not at:
+                plan = self._plan(run.head)
             if isinstance(plan, RunResult):
                 found.append(plan)
                 continue
             count = len(run.lengths)
-            at = plans.setdefault(plan, len(plans))
+            index = plans.setdefault(plan, len(plans))
             pieces += run.pieces
             if count == 1:
                 lengths.append(run.lengths[0])
-                indexes.append(at)
+                indexes.append(index)
                 tags.append(run.tags[0])
             else:
                 lengths += run.lengths
-                indexes += [at] * count
+                indexes += [index] * count
                 tags += run.tags
             found.append(count)
         if not lengths:
@@ -107,21 +126,14 @@ class PlainSender:
             start = end
         return results
 
-    def _plan(self, run: PlainRun) -> Plan | RunResult:
-        """Where the run goes; remembered while no topic changes and no queue comes or goes."""
-        queues = self._core.queues
-        version = (self._topics.version, queues.version + queues.next_number)
-        if version != self._planned_at or len(self._plans) > PLANS_MAX:
-            self._plans.clear()
-        key = (run.topic, run.queue_id, run.keys)
-        plan = self._plans.get(key)
-        if plan is None:
-            try:
-                self._topics.for_send(run.topic, run.queue_id)
-            except Refused as refused:
-                return RunResult(refused.code, hint=refused.hint)
-            queue = self._core.message_queue(run.topic, run.queue_id)
-            plan = self._plans[key] = Plan(queue, usable_lights(self._core, run.keys))
-            version = (self._topics.version, queues.version + queues.next_number)
-        self._planned_at = version
+    def _plan(self, head: PlainHead) -> Plan | RunResult:
+        """Where runs of *head* go; remembered unless a light queue of theirs may still come."""
+        try:
+            self._topics.for_send(head.topic, head.queue_id)
+        except Refused as refused:
+            return RunResult(refused.code, hint=refused.hint)
+        lights = usable_lights(self._core, head.keys)
+        plan = Plan(self._core.message_queue(head.topic, head.queue_id), lights)
+        head.plan = plan
+        head.planned_at = self._at if len(lights) == len(head.keys) else None
         return plan

@@ -17,7 +17,7 @@ from store.handlers.connection import Connection
 from store.handlers.context import Context
 from store.late import is_addressed
 from store.log.messages import tag_hash
-from store.plain import PlainRun, RunResult
+from store.plain import PlainHead, PlainRun, RunResult
 
 BATCH_COUNT_MAX: Final = 10_000
 LANES_MAX: Final = 100_000
@@ -37,15 +37,13 @@ Member = tuple[bytes | memoryview, int, bytes]
 class Lane:
     """What all sends to one message queue share, checked once."""
 
-    __slots__ = ("config", "keys", "queue_id", "records", "topic", "version")
+    __slots__ = ("config", "head", "records", "version")
 
     def __init__(self, context: Context, topic: str, queue_id: int) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
         self.version = context.engine.topics_version
         self.config = context.config
         self.records = PlainRecords(topic, queue_id, context.store_host, context.config.cluster)
-        self.keys = (DISPATCH_KEY,) if is_addressed(topic) else ()
+        self.head = PlainHead(topic, queue_id, (DISPATCH_KEY,) if is_addressed(topic) else ())
 
 
 def learn_lane(context: Context, header: SendHeader, config: TopicConfig) -> None:
@@ -126,7 +124,7 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
         )
     if not 0 < len(lengths) <= BATCH_COUNT_MAX:
         return False
-    run = PlainRun(lane.topic, lane.queue_id, pieces, lengths, tags, lane.keys)
+    run = PlainRun(lane.head, pieces, lengths, tags)
     context.appends.add_plain(connection, request, run, b"" if is_batch else first_id)
     return True
 
@@ -151,7 +149,7 @@ def answer_plain(
             else:
                 fields = {
                     "msgId": message_ids(id_prefix, positions),
-                    "queueId": str(run.queue_id),
+                    "queueId": str(run.head.queue_id),
                     "queueOffset": str(offsets[0]),
                     "MSG_REGION": REGION,
                     "TRACE_ON": trace,
