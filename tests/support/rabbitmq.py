@@ -72,6 +72,10 @@ class RabbitMq:
         )
         self._reader: threading.Thread | None = None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait_ready(self) -> None:
         """It boots for some seconds, while others may start."""
         stdout = self._process.stdout

@@ -22,7 +22,7 @@ type options struct {
 	addr, name, topic                  string
 	conns, inflight, size, qos, window int
 	filters, workers                   int
-	late                               string
+	late, kind                         string
 	rate                               float64
 	batch, queues, topics, from        int
 	pubs, subs                         int
@@ -105,7 +105,7 @@ func fail(err error) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|storm|paced|topics|rsend|rpull|rpop [flags]")
+		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|storm|paced|topics|apub|rsend|rpull|rpop [flags]")
 		os.Exit(2)
 	}
 	var o options
@@ -129,6 +129,7 @@ func main() {
 	f.StringVar(&o.late, "late", "", "paced: a server that comes up later, for a tenth more pairs")
 	f.IntVar(&o.topics, "topics", 1, "rsend: so many topics <topic>0, <topic>1, …")
 	f.IntVar(&o.from, "from", 0, "rsend: where in the round of topics to begin")
+	f.StringVar(&o.kind, "kind", "classic", "apub: x-queue-type")
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
 	f.Parse(os.Args[2:])
@@ -143,6 +144,8 @@ func main() {
 		runPaced(o)
 	case "topics":
 		runTopics(o)
+	case "apub":
+		runAmqp(o)
 	case "rsend":
 		runRemoting(o, (*remotingConn).sendLoop)
 	case "rpull":
