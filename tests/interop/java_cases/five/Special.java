@@ -22,6 +22,7 @@ final class Special {
         suite.cases.put("batch.auto", Special::autoBatch);
         suite.cases.put("compress.lz4", site -> compressed(site, CompressionType.LZ4));
         suite.cases.put("compress.zstd", site -> compressed(site, CompressionType.ZSTD));
+        suite.cases.put("compact.last-values", Special::compacted);
         suite.cases.put("push.pop-mode", Special::popMode);
         suite.cases.put("push.pop-mode-shares-one-queue", Special::popShares);
         suite.cases.put("push.pop-mode-retry", Special::popRetry);
@@ -111,6 +112,27 @@ final class Special {
         Site.equal(Site.bodies("a", 20), Site.sorted(Site.texts(site.pull(topic, "*", 20))),
             "bodies");
         producer.shutdown();
+    }
+
+    /** A reader that is late gets the last value of each key; here 10 s later, there minutes. */
+    private static void compacted(Site site) throws Exception {
+        String topic = site.topic("compact", 1, "cleanup.policy=COMPACTION");
+        Sending.refused(13, () -> site.producer.send(Site.message(topic, "", "without a key")));
+        for (int i = 0; i < 30; i++) {
+            Message message = Site.message(topic, "", "v" + i);
+            message.setKeys("k" + i % 3);
+            site.send(message);
+        }
+        Site.until("last values only", () -> {
+            try {
+                return Site.texts(site.pull(topic, "*", 3)).equals(List.of("v27", "v28", "v29"));
+            } catch (AssertionError stillMore) {
+                return false;
+            }
+        });
+        Inbox inbox = new Inbox();
+        site.start(site.push("compact", topic, "*"), inbox);
+        inbox.expect(List.of("v27", "v28", "v29"));
     }
 
     private static void compressed(Site site, CompressionType type) throws Exception {
