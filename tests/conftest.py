@@ -11,7 +11,11 @@ import sys
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("unhurried", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("unhurried")  # a loaded machine is slow, not wrong
 
 ROOT = Path(__file__).parent.parent
 OURS = ("gateway", "namesrv", "protocols", "store")
