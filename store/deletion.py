@@ -19,7 +19,7 @@ def delete_topic(parts: Parts, deliveries: Deliveries, name: str) -> bool:
         return False
     parts.offsets.forget_topic(name)
     for queue in list(parts.core.queues.of_topic(name)):
-        deliveries.settle_queue(queue)
+        deliveries.books.settle_queue(queue)
         parts.core.log.state(Kind.QUEUE_END, pack(queue.number))
         end_queue(parts, queue)
     return True

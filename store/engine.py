@@ -145,7 +145,7 @@ class Engine:
         found = self._parts.groups.find(group) if group else None
         parts = subqueues(self._core.queues, queue) if queue is not None else ()
         return QueueCounts(
-            ready_count=self._deliveries.ready_count(found) if found is not None else 0,
+            ready_count=self._deliveries.books.ready_count(found) if found is not None else 0,
             in_flight_count=len(found.in_flight) if found is not None else 0,
             stored_count=sum([part.next for part in parts], queue.next if queue is not None else 0),
             consumer_count=found.stream_count if found is not None else 0,
@@ -494,7 +494,7 @@ class Engine:
         self._core.at(now)
         group = self._parts.groups.find(name)
         if group is not None:
-            self._deliveries.seek(group, offsets)
+            self._deliveries.books.seek(group, offsets)
         return self._wait(None)
 
     def group_places(self, name: str, topic: str, queue_id: int) -> tuple[int, int] | None:
@@ -504,7 +504,7 @@ class Engine:
         queue = self._core.queues.find_message_queue(topic, queue_id)
         if group is None or queue is None:
             return None
-        return self._deliveries.places(group, queue)
+        return self._deliveries.books.places(group, queue)
 
     def in_flight_grant(self, group: int, position: int) -> int:
         """The grant that counts for an entry in flight; 0: it is not in flight."""
@@ -545,7 +545,7 @@ class Engine:
         counts = self._counts(key, group)
         found = self._parts.groups.find(group)
         if found is not None:
-            self._deliveries.purge(found)
+            self._deliveries.books.purge(found)
         return self._wait(counts)
 
     def stat_queue(self, key: bytes, group: str, now: Now | None = None) -> QueueCounts:
@@ -621,7 +621,7 @@ class Engine:
             return []
         wanted = Wanted(
             count,
-            self._deliveries.limit_of(found),
+            self._deliveries.books.limit_of(found),
             now.wall_ms,
             self._core.tag_of,
             topic,
@@ -639,7 +639,7 @@ class Engine:
     def ready_count(self, group: int) -> int:
         """Entries that ``take`` could grant now (upper bound with tag filters and FIFO)."""
         found = self._parts.groups.get(group)
-        return self._deliveries.ready_count(found) if found is not None else 0
+        return self._deliveries.books.ready_count(found) if found is not None else 0
 
     def resume(
         self, group: int, holder: int, holds: Sequence[tuple[int, int]], now: Now

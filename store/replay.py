@@ -269,14 +269,16 @@ class Replay:
             Kind.FENCE: lambda r, b: self._parts.frames.apply_fence(*unpack(r)),
             Kind.GROUP: self._group,
             Kind.GROUP_END: self._group_end,
-            Kind.GRANT: lambda r, b: self._deliveries.apply_grant(decode_grant(r), b.header.epoch),
+            Kind.GRANT: lambda r, b: self._deliveries.books.apply_grant(
+                decode_grant(r), b.header.epoch
+            ),
             Kind.ACK: self._ack,
             Kind.DEAD_LETTER: self._ack,
             Kind.RETURN: self._return,
             Kind.MARK: self._mark,
             Kind.PURGE: self._purge,
-            Kind.DROP: lambda r, b: self._deliveries.apply_drop_ready(*unpack(r)),
-            Kind.SEEK: lambda r, b: self._deliveries.apply_seek(*unpack(r)),
+            Kind.DROP: lambda r, b: self._deliveries.books.apply_drop_ready(*unpack(r)),
+            Kind.SEEK: lambda r, b: self._deliveries.books.apply_seek(*unpack(r)),
             Kind.DIRECTORY: lambda r, b: self._parts.directory.apply(_rows(unpack(r))),
             Kind.LEASE_END: self._lease_end,
             Kind.ONCE_RELEASE: lambda r, b: self._parts.once.release(unpack(r)),
@@ -321,21 +323,24 @@ class Replay:
         if group is not None:
             self._parts.groups.apply_drop(group)
 
+    def _grant(self, record: memoryview, block: ScannedBlock) -> None:
+        self._deliveries.books.apply_grant(decode_grant(record), block.header.epoch)
+
     def _ack(self, record: memoryview, block: ScannedBlock) -> None:
         for number, positions in decode_ack(record):
-            self._deliveries.apply_ack(number, positions)
+            self._deliveries.books.apply_ack(number, positions)
 
     def _return(self, record: memoryview, block: ScannedBlock) -> None:
         number, counts, positions = decode_return(record)
-        self._deliveries.apply_return(number, positions, counts=counts)
+        self._deliveries.books.apply_return(number, positions, counts=counts)
 
     def _mark(self, record: memoryview, block: ScannedBlock) -> None:
         for mark in decode_marks(record):
-            self._deliveries.apply_mark(*mark)
+            self._deliveries.books.apply_mark(*mark)
 
     def _purge(self, record: memoryview, block: ScannedBlock) -> None:
         number, scans, positions = unpack(record)
-        self._deliveries.apply_purge(number, scans, positions)
+        self._deliveries.books.apply_purge(number, scans, positions)
 
     def _held_end(self, record: memoryview, block: ScannedBlock) -> None:
         self._parts.held.apply_end(decode_positions(record))

@@ -93,7 +93,7 @@ class Keeper:
             known.used_at = now.monotonic
             return
         guard = group.guard = Guard(self._core, group, terms, queue)
-        guard.spared_from = self._deliveries.limit_of(group)
+        guard.spared_from = self._deliveries.books.limit_of(group)
         guard.used_at = now.monotonic
         if queue is not None:
             self._core.queues.version += 1  # who remembers what a set means looks again
@@ -169,7 +169,7 @@ class Keeper:
 
     def _look(self, guard: Guard, now: Now) -> None:
         group = guard.group
-        guard.spared_from = limit = self._deliveries.limit_of(group)
+        guard.spared_from = limit = self._deliveries.books.limit_of(group)
         if guard.armed_ms <= now.wall_ms:
             guard.armed_ms = 0
         count = self._expire_all(guard, now.wall_ms) if guard.can_expire else 0
@@ -244,7 +244,7 @@ class Keeper:
         group, total = guard.group, 0
         while total < DROPPED_PER_TURN:
             returned = guard.returned_in(line)[:DROPPED_AT_ONCE]
-            limit = self._deliveries.limit_of(group)
+            limit = self._deliveries.books.limit_of(group)
             fresh = guard.fresh_in(line, limit, DROPPED_AT_ONCE - len(returned))
             heads = [*returned, *fresh]
             count = 0
@@ -295,7 +295,7 @@ class Keeper:
         if not guard.terms.dead_letter:
             self._drop_some(guard, line, returned, fresh_count, reason)
             return
-        limit = self._deliveries.limit_of(guard.group)
+        limit = self._deliveries.books.limit_of(guard.group)
         leaving = [*returned, *guard.fresh_in(line, limit, fresh_count)]
         while leaving:
             count = fitting_count(self._core, leaving)
@@ -312,7 +312,9 @@ class Keeper:
         leaving = list(returned)
         scans: list[tuple[int, int]] = []
         if fresh_count:
-            fresh, passed = scan_all(group, line, self._deliveries.limit_of(group), fresh_count)
+            fresh, passed = scan_all(
+                group, line, self._deliveries.books.limit_of(group), fresh_count
+            )
             leaving += fresh
             scans = scans_of(passed)
         if not group.spec.is_volatile:

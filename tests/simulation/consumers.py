@@ -281,7 +281,7 @@ class Consumers(World):
             return
         name = self.random.choice(["g", "f"])
         visible = self.engine.confirmed
-        self.engine._deliveries.purge(self.engine._parts.groups.find(name))
+        self.engine._deliveries.books.purge(self.engine._parts.groups.find(name))
         self.change(lambda model: model.purge(name, visible))
 
     def _written(self) -> list[DirectoryRecord]:

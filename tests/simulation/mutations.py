@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from store import core, lifecycle, records, replay
 from store.answers import Pending
+from store.groups.books import Books
 from store.groups.deliveries import Deliveries
 from store.lifecycle import Lifecycle
 from store.log import recovery
@@ -175,8 +176,8 @@ MUTATIONS: Final[dict[str, Callable[[], Patch]]] = {
     "deletions do not wait": _early_deletion,
     "goes on after a failed sync": _goes_on_after_failure,
     "grant numbers are used again": _off(Deliveries, "new_epoch"),
-    "marks are forgotten": _off(Deliveries, "apply_mark"),
-    "returns are forgotten": _off(Deliveries, "apply_return"),
+    "marks are forgotten": _off(Books, "apply_mark"),
+    "returns are forgotten": _off(Books, "apply_return"),
     "frames are forgotten": _off(FrameTable, "apply_block"),
     "no CRC is looked at": _no_crc,
     "refusals are forgotten": _off(FrameTable, "apply_facts"),
