@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import msgspec
@@ -115,21 +115,44 @@ async def test_send_by_the_old_header(client: RemotingClient) -> None:
     assert (answer.code, answer.fields["queueId"]) == (0, "1")
 
 
+def batch_of(members: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A client batch of (body, its one property)."""
+    packed = b""
+    for body, named in members:
+        text = named + b"\x02"
+        size = 20 + len(body) + 2 + len(text)
+        packed += struct.pack(">IIIiI", size, 0, 0, 0, len(body)) + body
+        packed += struct.pack(">H", len(text)) + text
+    return packed
+
+
 async def test_a_batch_is_taken_apart(client: RemotingClient) -> None:
     """320: one record per member, consecutive offsets, a list of ids."""
     await send(client, b"first")
-    members = b""
-    for body in (b"one", b"two", b"three"):
-        text = b"UNIQ_KEY\x01" + body + b"\x02"
-        size = 20 + len(body) + 2 + len(text)
-        members += struct.pack(">IIIiI", size, 0, 0, 0, len(body)) + body
-        members += struct.pack(">H", len(text)) + text
+    members = batch_of((body, b"UNIQ_KEY\x01" + body) for body in (b"one", b"two", b"three"))
     answer = await ask(client, RequestCode.SEND_BATCH_MESSAGE, send_fields(m="true"), members)
     assert (answer.code, answer.fields["queueOffset"]) == (0, "1")
     assert len(answer.fields["msgId"].split(",")) == 3
     messages = decode_records((await pull(client, 1)).body)
     assert [message.body for message in messages] == [b"one", b"two", b"three"]
     assert [message.message_id for message in messages] == ["one", "two", "three"]
+
+
+async def test_a_batch_without_all_keys_stores_nothing_in_a_compacted_topic(
+    client: RemotingClient,
+) -> None:
+    """Or its sender, who is told that it failed, would store the others twice."""
+    update = {"topic": "K", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1"}
+    update |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    update["attributes"] = "+cleanup.policy=COMPACTION"
+    assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, update)).code == 0
+    for names, code in (((b"KEYS\x01a", b"TAGS\x01b"), 13), ((b"KEYS\x01a", b"KEYS\x01b"), 0)):
+        members = batch_of((b"x", name) for name in names)
+        fields = send_fields("K", m="true")
+        answer = await ask(client, RequestCode.SEND_BATCH_MESSAGE, fields, members)
+        assert answer.code == code
+    answer = await ask(client, RequestCode.GET_MAX_OFFSET, {"topic": "K", "queueId": "0"})
+    assert answer.fields["offset"] == "2"
 
 
 async def test_a_malformed_batch_is_answered(client: RemotingClient) -> None:
