@@ -12,7 +12,8 @@ from protocols.grpc.service import MessagingService
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
 from protocols.pipeline import GroupPolicy
-from tests.support.fake_services import BROKER, FakeServices
+from tests.support.fake_broker import BROKER
+from tests.support.fake_services import FakeServices
 
 RPC = Rpc(metadata={"x-mq-client-id": "host@1@0@abc"}, peer="127.0.0.1:5000", remaining_ms=30_000)
 TOPIC = v2.Resource(name="orders")

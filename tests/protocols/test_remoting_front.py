@@ -31,7 +31,8 @@ from protocols.remoting.headers import SendHeader
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
-from tests.support.fake_services import BROKER, FakeServices
+from tests.support.fake_broker import BROKER
+from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
 from tests.support.store_server import eventually
 
