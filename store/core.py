@@ -126,11 +126,15 @@ class Core:
         if isinstance(columns, Remnant):  # the entry keeps its name, its bytes are elsewhere
             position = columns.wheres[index]
         segment = self.log.segments.find(position)
-        record = self._read(segment, position, size) if segment is not None else b""
-        nonce = segment.nonce if segment is not None else 0
-        if crc_of_size(size)(record, seed(nonce, position)) != crc or len(record) != size:
+        if segment is None:
+            raise _no_record(position)
+        crc_of, start = crc_of_size(size), seed(segment.nonce, position)
+        record = self._read(segment, position, size)
+        if crc_of(record, start) != crc:
+            self.ahead.forget()  # the chunk may have come short: once more, alone
+            record = self._read_alone(segment.name, segment.file_offset(position), size)
+        if crc_of(record, start) != crc:
             self.counters.rotten_reads += 1
-            self.ahead.forget()
             raise _no_record(position)
         return record
 
