@@ -212,8 +212,11 @@ class Consumer:
         """A member of the group came or went, here or elsewhere."""
         if self._seen:  # who has pulled nothing yet takes nothing from others
             self._sharing_until = clock.monotonic() + SHARING_S
-            self._members_changed.set_result(None)
-            self._members_changed = asyncio.get_running_loop().create_future()
+            self._end_pops()
+
+    def _end_pops(self) -> None:
+        self._members_changed.set_result(None)
+        self._members_changed = asyncio.get_running_loop().create_future()
 
     async def pop_returned(self, queue: Queue, header: PullHeader, wait_ms: int) -> list[bytes]:
         """Records for a pull of a retry queue: what came back to this client."""
@@ -331,6 +334,7 @@ class Consumer:
         """The client pulls no more; its last commits may still be on their way."""
         self.is_closed = True
         self._came_back.set()
+        self._end_pops()
 
     async def close(self) -> None:
         """The client has gone: all it holds goes back to its place."""
