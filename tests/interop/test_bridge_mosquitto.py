@@ -37,7 +37,7 @@ class Mosquitto:
         process = subprocess.Popen(
             [MOSQUITTO, "-c", str(self._path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while True:
             try:
                 socket.create_connection(self.address, 1).close()

@@ -49,9 +49,10 @@ def test_silent_handshakes_are_closed_and_nonsense_harms_nobody() -> None:
             connection.sendall(HALF[name])
         for connection in broken.values():
             connection.sendall(b"\xff\x00\xff\xff\xff\xff\xff\xff nonsense \r\n\r\n" * 4)
-        late = [n for n, item in broken.items() if not ends(item, started + HANDSHAKE_S + 4)]
-        open_still = [n for n, item in silent.items() if not ends(item, started + HANDSHAKE_S + 4)]
-        half_still = [n for n, item in half.items() if not ends(item, started + HANDSHAKE_S + 4)]
+        until = started + HANDSHAKE_S + PATIENCE_S
+        late = [n for n, item in broken.items() if not ends(item, until)]
+        open_still = [n for n, item in silent.items() if not ends(item, until)]
+        half_still = [n for n, item in half.items() if not ends(item, until)]
         took = time.monotonic() - started
         for connection in (*silent.values(), *broken.values(), *half.values()):
             connection.close()
