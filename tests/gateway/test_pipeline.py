@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.clusters.frames import FRAMES_IN_FLIGHT_MAX
 from gateway.config import GatewayConfig
 from gateway.matching import encode_row, row_key
 from gateway.policy import Policy
@@ -119,27 +120,28 @@ async def test_posts_of_a_tick_leave_in_one_frame(world: World) -> None:
     assert len(frames[0].items) == 50
 
 
-async def test_two_frames_in_flight_at_most(world: World) -> None:
-    """A third frame waits and takes everything that came meanwhile."""
+async def test_few_frames_in_flight_at_most(world: World) -> None:
+    """A further frame waits and takes everything that came meanwhile."""
+    full = FRAMES_IN_FLIGHT_MAX
     world.a.is_holding = world.b.is_holding = True
     sender = call("ordered")
     tasks = []
-    for index in range(6):
+    for index in range(full + 4):
         tasks.append(
             asyncio.ensure_future(
                 world.core.pipeline.send(sender, messages("x", b"%d" % index, order_key="k"))
             )
         )
-        if index < 2:  # a frame of its own
+        if index < full:  # a frame of its own
             await until(lambda count=index + 1: len(world.a.frames + world.b.frames) == count)
         await turns()
-    assert len(world.a.frames + world.b.frames) == 2
+    assert len(world.a.frames + world.b.frames) == full
     for store in (world.a, world.b):
         store.release()
     await asyncio.gather(*tasks)
     frames = world.a.frames + world.b.frames
-    assert [len(frame.items) for frame in frames] == [1, 1, 4]
-    assert [body for _, _, body in world.stored()] == [b"%d" % i for i in range(6)]
+    assert [len(frame.items) for frame in frames] == [1] * full + [4]
+    assert [body for _, _, body in world.stored()] == [b"%d" % i for i in range(full + 4)]
 
 
 async def test_results_come_in_the_order_of_the_posts(world: World) -> None:
@@ -230,20 +232,21 @@ async def test_unframed_messages_follow_a_new_table(world: World) -> None:
     world.a.is_holding = world.b.is_holding = True
     sender = call("p")
     sends = []
-    for index in range(3):
+    for index in range(FRAMES_IN_FLIGHT_MAX + 1):
         sends.append(
             asyncio.ensure_future(
                 world.core.pipeline.send(sender, messages("t/1", b"%d" % index, order_key="k"))
             )
         )
-        if index < 2:  # a frame of its own
+        if index < FRAMES_IN_FLIGHT_MAX:  # a frame of its own
             await until(lambda count=index + 1: len(world.a.held) + len(world.b.held) == count)
-    await turns()  # posted and flushed: the third has no slot
+    await turns()  # posted and flushed: the last has no slot
     subscribe(world, "t/+")
     for store in (world.a, world.b):
         store.release()
     await asyncio.gather(*sends)
-    assert [keys for _, keys, _ in world.stored()] == [(), (), (filter_key("t/+"),)]
+    framed = [()] * FRAMES_IN_FLIGHT_MAX
+    assert [keys for _, keys, _ in world.stored()] == [*framed, (filter_key("t/+"),)]
 
 
 async def test_a_lost_answer_is_settled(world: World) -> None:
@@ -286,10 +289,10 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     head = Head(subject="t/1", broker="a")
     sender = call()
     sends = []
-    for index in range(3):
+    for index in range(FRAMES_IN_FLIGHT_MAX + 1):
         message = Message(head, b"%d" % index)
         sends.append(asyncio.ensure_future(world.core.pipeline.send(sender, [message])))
-        if index < 2:  # a frame of its own
+        if index < FRAMES_IN_FLIGHT_MAX:  # a frame of its own
             await until(lambda count=index + 1: world.a.lost_count == count)
     await turns()
     world.a.loses_frames = False
@@ -307,8 +310,9 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     world.a.drop()
     for results in await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S):
         assert results[0].code == Code.OK
-    assert len(asked) == 3
-    assert [body for _, _, body in world.a.stored()] == [b"0", b"1", b"2"]
+    assert len(asked) == FRAMES_IN_FLIGHT_MAX + 1, "each frame once, the second again"
+    sent = [b"%d" % index for index in range(FRAMES_IN_FLIGHT_MAX + 1)]
+    assert [body for _, _, body in world.a.stored()] == sent
 
 
 async def test_unordered_messages_leave_a_lost_store(world: World) -> None:

@@ -74,18 +74,17 @@ class Sender:
 @pytest.mark.parametrize("is_run", [False, True])
 def test_a_frame_has_at_most_1024_items(is_run: bool) -> None:
     """The rest follows in the next, in order; both forms of a batch give the same records."""
-    bodies = [b"%d" % index for index in range(3000)]
+    bodies = [b"%d" % index for index in range(4000)]
     sender = Sender()
     batch = sender.submit(
         MessageRun(HEAD, bodies) if is_run else [Message(HEAD, body) for body in bodies]
     )
-    sender.answer(1)
-    sender.answer(2)
-    sender.answer(3)
-    assert [len(sent.items) for _, sent in sender.written] == [1024, 1024, 952]
-    assert [sent.answered for _, sent in sender.written] == [0, 0, 1]
+    for number in range(1, 5):
+        sender.answer(number)
+    assert [len(sent.items) for _, sent in sender.written] == [1024, 1024, 1024, 928]
+    assert [sent.answered for _, sent in sender.written] == [0, 0, 0, 1]
     records = [record for _, sent in sender.written for record in split_records(sent.records)]
-    assert len(records) == 3000
+    assert len(records) == 4000
     assert batch.remaining == 0
     assert sender.frames.pending_count == sender.frames.pending_bytes == 0
 
