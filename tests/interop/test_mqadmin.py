@@ -51,13 +51,21 @@ class Site:
         sent = shell.run("client", "send", names["topic"], "tagA", names["key"], "body")
         ids = sent.split()
         names |= dict(zip(("unique_id", "offset_id", "queue", "offset"), ids, strict=True))
-        names["traced_id"] = shell.run("client", "trace", names["topic"], "traced").strip()
+        names["traced_id"] = wait_until(self._traced, "a trace has arrived")
         names["client"] = shell.run("client", "consume", names["group"], names["topic"]).strip()
         progress = f"consumerProgress -g {names['group']}"
         wait_until(
             lambda: re.search(r"Consume Diff Total: 0", self.admin(progress)),
             "the consumer has caught up",
         )
+
+    def _traced(self) -> str:
+        """Id of a message whose trace is stored; empty: the client has given it up, as it may."""
+        identifier = self.shell.run("client", "trace", self.names["topic"], "traced").strip()
+        for _ in range(10):
+            if "Pub" in self.admin(f"queryMsgTraceById -i {identifier}"):
+                return identifier
+        return ""
 
     def run(self, row: Row) -> tuple[Row, str, bool]:
         """(row, output, whether it has the pattern); twice where the tool's own 3 s ran out."""
