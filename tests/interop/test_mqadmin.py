@@ -54,10 +54,8 @@ class Site:
         names["traced_id"] = wait_until(self._traced, "a trace has arrived")
         names["client"] = shell.run("client", "consume", names["group"], names["topic"]).strip()
         progress = f"consumerProgress -g {names['group']}"
-        wait_until(
-            lambda: re.search(r"Consume Diff Total: 0", self.admin(progress)),
-            "the consumer has caught up",
-        )
+        caught_up = re.compile(rf"{names['topic']} +broker-a.*Consume Diff Total: 0", re.DOTALL)
+        wait_until(lambda: caught_up.search(self.admin(progress)), "the consumer has caught up")
 
     def _traced(self) -> str:
         """Id of a message whose trace is stored; empty: the client has given it up, as it may."""
