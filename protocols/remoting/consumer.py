@@ -252,20 +252,20 @@ class Consumer:
         """Until all is acknowledged or the client has gone: the client commits only once."""
         try:
             while self._to_ack:
-                await self._ack_once()
+                if await self._ack_once():
+                    continue
                 if self.is_closed:
                     return
-                if self._to_ack:
-                    await asyncio.sleep(ACK_AGAIN_S)
+                await asyncio.sleep(ACK_AGAIN_S)
         finally:
             self._is_acking = False
 
-    async def _ack_once(self) -> None:
-        """What a store was not there for stays for the next time."""
+    async def _ack_once(self) -> bool:
+        """What a store was not there for stays for the next time; False: there was such."""
         async with self._settling:  # a renewal may be changing the same handles
             held, self._to_ack = self._to_ack, []
             if not held:
-                return
+                return True
             try:
                 results = await self._services.pipeline.ack(
                     self._call, [item.handle for item in held]
@@ -279,6 +279,7 @@ class Consumer:
                 logger.info("ack of %s: %s", self.group, error)
                 again = held
             self._to_ack = [*again, *self._to_ack][-self._settings.held_max :]
+            return not again
 
     async def send_back(self, held: Held, delay_ms: int) -> None:
         """Not consumed: visible to the group again after *delay_ms*. Raises Refused."""

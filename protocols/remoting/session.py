@@ -375,10 +375,8 @@ class Session:
 
         Java sends its last commits before that, but they may be on the wire behind it.
         """
-        consumer = await self._withdraw(group)
+        consumer = await self._withdraw(group, is_wished=True)
         if consumer is not None:
-            consumer.leave()
-            self.leaving.append(consumer)
             self.host.tasks.start(self._part(consumer), name=f"leave {group}")
 
     async def _part(self, consumer: Consumer) -> None:
@@ -387,11 +385,14 @@ class Session:
             self.leaving.remove(consumer)
             await consumer.close()
 
-    async def _withdraw(self, group: str) -> Consumer | None:
+    async def _withdraw(self, group: str, *, is_wished: bool = False) -> Consumer | None:
         async with self.naming:
             consumer = self.consumers.pop(group, None)
         if consumer is None:
             return None
+        if is_wished:
+            consumer.leave()
+            self.leaving.append(consumer)
         try:
             await self.host.members.unlock(group, self.client_id, list(consumer.locked))
             await self.host.members.leave(group, self.client_id)

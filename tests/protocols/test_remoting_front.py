@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from protocols.errors import Code, ConfigError, Refused
-from protocols.pipeline import HalfCheck, HalfPlace, TopicInfo
+from protocols.pipeline import HalfCheck, HalfPlace, Put, PutResult, TopicInfo
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
@@ -196,14 +196,23 @@ async def test_a_commit_counts_though_the_store_was_away(
 
 
 async def test_a_commit_may_come_behind_the_farewell(
-    client: Client, services: FakeServices
+    client: Client, services: FakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java sends its last commits first, but not always on the wire."""
+    """Java sends its last commits first, but not always on the wire; leaving takes its time."""
     await client.send("T", b"one")
     await client.join("g", "T")
     assert bodies(await client.pull("g", "T")) == [b"one"]
-    await client.ask(RequestCode.UNREGISTER_CLIENT, consumerGroup="g")
+    put, gate = services.directory.put, asyncio.Event()
+
+    async def slow(puts: Sequence[Put]) -> list[PutResult]:
+        await gate.wait()
+        return await put(puts)
+
+    monkeypatch.setattr(services.directory, "put", slow)
+    leave = asyncio.ensure_future(client.ask(RequestCode.UNREGISTER_CLIENT, consumerGroup="g"))
     await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, bname=BROKER, **COMMIT)
+    gate.set()
+    await leave
     await client.remoting.close()
     await assert_nothing_left(services)
 
