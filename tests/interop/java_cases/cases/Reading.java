@@ -92,6 +92,7 @@ final class Reading {
             site.send(message);
         }
         MessageQueue queue = site.queues(topic).get(0);
+        learnVersion(site, queue);
         MessageSelector selector =
             MessageSelector.bySql("a BETWEEN 2 AND 7 AND TAGS = 'even' OR a IS NULL");
         List<MessageExt> found = new ArrayList<>();
@@ -106,10 +107,23 @@ final class Reading {
         Site.equal(List.of("n2", "n4", "n6"), Site.texts(found), "bodies");
     }
 
+    /** The client filters by SQL once an answer to a heartbeat told it what the broker is. */
+    private static void learnVersion(Site site, MessageQueue queue) throws Exception {
+        Site.until("a pull by SQL", () -> {
+            site.producer.getDefaultMQProducerImpl().getMqClientFactory()
+                .sendHeartbeatToAllBrokerWithLock();
+            site.puller.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory()
+                .sendHeartbeatToAllBrokerWithLock();
+            site.puller.pull(queue, MessageSelector.bySql("a IS NULL"), 0, 1);
+            return true;
+        });
+    }
+
     private static void wrongSql(Site site) throws Exception {
         String topic = site.topic("pull.wrong-sql", 1);
         site.send(topic, "", List.of("x"));
         MessageQueue queue = site.queues(topic).get(0);
+        learnVersion(site, queue);
         MessageSelector wrong = MessageSelector.bySql("a BETWEEN");
         Sending.refused(23, () -> site.puller.pull(queue, wrong, 0, 32));
         PullResult found = site.puller.pull(queue, "*", 0, 32);
