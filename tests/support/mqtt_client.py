@@ -44,9 +44,13 @@ class MqttClient:
         self._reader, self._writer = await asyncio.open_connection(
             *self._address, ssl=self._tls, server_hostname="localhost" if self._tls else None
         )
-        self.send(self._connect)
-        connack = await self.receive()
-        assert isinstance(connack, Connack), connack
+        try:
+            self.send(self._connect)
+            connack = await self.receive()
+            assert isinstance(connack, Connack), connack
+        except BaseException:
+            self.drop()
+            raise
         self.connack = connack
         return self
 
