@@ -244,9 +244,8 @@ class Renderings:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._known: dict[int, Rendering] = {}
-        self._tails: dict[tuple[bytes, str], Tail] = {}
-        self._tails_of_runs: dict[tuple[bytes, bytes], Tail] = {}
-        # the same, by the topic's bytes: found without a message
+        self._tails: dict[tuple[bytes, bytes], Tail] = {}
+        # by the stored properties behind the id, and the topic: found without a message
 
     def find(self, message: StoredMessage) -> Rendering:
         known = self._known.get(id(message))
@@ -259,19 +258,17 @@ class Renderings:
         text = message.properties_text
         if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
             text = text[TAIL_AT:]
-        tail = self._tail(text, message)
+        topic = message.topic.encode()
+        tail = self._tails.get((text, topic)) or self._new_tail(text, topic, message)
         rendering = self._known[id(message)] = Rendering(message, tail)
         return rendering
 
-    def _tail(self, text: bytes, message: StoredMessage) -> Tail:
+    def _new_tail(self, text: bytes, topic: bytes, message: StoredMessage) -> Tail:
         """*text*: the stored properties behind the id."""
-        tail = self._tails.get((text, message.topic))
-        if tail is None:
-            if len(self._tails) >= TAILS_MAX:
-                self._tails.clear()
-            tail = self._tails[text, message.topic] = Tail(
-                message, self._mount_point, is_structured=self._is_structured
-            )
+        if len(self._tails) >= TAILS_MAX:
+            self._tails.clear()
+        tail = Tail(message, self._mount_point, is_structured=self._is_structured)
+        self._tails[text, topic] = tail
         return tail
 
     def column(
@@ -297,16 +294,14 @@ class Renderings:
         """Empty: not for a column."""
         pieces: list[bytes] = []
         first, is_v5 = 0x30 | qos << 1 | (1 if retain else 0), version == V5
-        records, index, tails = run.shelf.records, run.start, self._tails_of_runs
+        records, index = run.shelf.records, run.start
         while index < run.stop:
             topic, body, text = record_parts(records[index])
             has_id = text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK)
             rest = text[TAIL_AT:] if has_id else text
-            tail = tails.get((rest, topic))
+            tail = self._tails.get((rest, topic))
             if tail is None:
-                if len(tails) >= TAILS_MAX:
-                    tails.clear()
-                tail = tails[rest, topic] = self._tail(rest, run.shelf.message(index))
+                tail = self._new_tail(rest, topic, run.shelf.message(index))
             if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
                 return []
             bodies = [body]
