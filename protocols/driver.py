@@ -238,12 +238,7 @@ class Driver(asyncio.Protocol, Generic[E]):
             else:
                 transport.close()
             return
-        if self._timer is None or self._stalled_since is not None:
-            self._set_timer()
-        else:
-            due = connection.deadline
-            if due is not None and due < self._timer_at:
-                self._set_timer()
+        self._set_timer()
 
     def _linger(self, transport: asyncio.Transport) -> None:
         """

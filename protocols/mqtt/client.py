@@ -195,7 +195,7 @@ class Client:
 
     def _handle_one(self, event: Event) -> None:
         if type(event) is PublishRun and not self._is_busy:  # nearly all there is
-            (self._inbound or self._publishing()).run(event)
+            self._publishing().run(event)
         elif isinstance(event, ORDERED):
             if self._is_busy:
                 if self._waiting is NONE_WAITING:
