@@ -322,11 +322,12 @@ class Consumer:
 
     async def _give_up_unseen(self) -> None:
         before = clock.monotonic() - SEEN_S
+        self._seen = {queue: at for queue, at in self._seen.items() if at >= before}
         async with self._settling:
             handles = [
                 handle
                 for queue in self.holdings.queues()
-                if self._seen.get(queue, 0.0) < before
+                if queue not in self._seen
                 for handle in self.holdings.abandon(queue)
             ]
         await self.give_back(handles)
