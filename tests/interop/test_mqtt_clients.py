@@ -58,6 +58,8 @@ class Paho:
     def close(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        # no cycle: the collector would find its sockets before paho's __del__ closes them
+        self.client.on_connect = self.client.on_subscribe = self.client.on_message = None
 
 
 @pytest.mark.parametrize("version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5])
