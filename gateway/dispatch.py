@@ -285,6 +285,7 @@ def copy_of(
         expires_at_ms=int(expires_at) if expires_at.isdigit() else 0,
         born_ms=message.born_ms,
         sys_flag=message.sys_flag & PACKING,
+        flag=message.flag,
     )
 
 

@@ -232,6 +232,9 @@ class Message(NamedTuple):
     producer_group: str = ""
     """Half message of this group: nobody shall see it before its transaction commits."""
 
+    flag: int = 0
+    """RocketMQ's 32 bits of the application's own (``Message.flag``)."""
+
 
 class MessageRun(Sequence[Message]):
     """

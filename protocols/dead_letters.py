@@ -87,4 +87,5 @@ def _message(stored: StoredMessage, topic: str, reasons: Properties) -> Message:
         keys=stored.properties.get("KEYS", ""),
         born_ms=stored.born_ms,
         sys_flag=stored.sys_flag,
+        flag=stored.flag,
     )

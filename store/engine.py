@@ -629,6 +629,8 @@ class Engine:
             frozenset([tag_hash(tag) for tag in tags]) if tags else frozenset(),
             None if matches is None else partial(self._reader.does_match, matches),
         )
+        if self._parts.topics.compacted:
+            wanted = self._reader.only_current(found, wanted)
         if invisible_ms:
             self._keeper.used(found, now)
         take = partial(self._deliveries.take, found, wanted, now, holder, invisible_ms)

@@ -9,6 +9,7 @@ from protocols.errors import Refused
 from store.answers import GroupState, InFlight, ReadResult, ReadStatus
 from store.core import Core
 from store.groups.group import Group
+from store.groups.selection import Wanted
 from store.index.entries import NEAR, Columns
 from store.index.queues import Queue
 from store.log.format import EntryFlag
@@ -177,6 +178,25 @@ class Reader:
         for at in table.offsets(offset, high, self._core.log.wall_ms):
             if queue.seek(at) == at and (part := queue.slice(at, at + 1)):
                 yield at, part[0]
+
+    def only_current(self, group: Group, wanted: Wanted) -> Wanted:
+        """The same take, without what was replaced in compacted topics that the group reads."""
+        found = []
+        for read in group.reads.values():
+            table = self._parts.compacted.of(read.queue.number)
+            if table is not None and read.topic in self._parts.topics.compacted:
+                found.append((read.queue, table))
+        if not found:
+            return wanted
+        matches, wall_ms = wanted.matches, wanted.wall_ms
+
+        def is_wanted(entry: int) -> bool:
+            for queue, table in found:
+                if queue.has(entry) and table.is_over(queue.offset_from(entry), wall_ms):
+                    return False
+            return matches is None or matches(entry)
+
+        return wanted._replace(matches=is_wanted)
 
     def does_match(self, matches: Callable[[bytes], bool], entry: int) -> bool:
         """Whether the entry's message passes a filter; one that is rot does not."""

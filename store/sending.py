@@ -37,7 +37,7 @@ from store.log.messages import (
     topic_of,
 )
 from store.log.state import pack
-from store.metadata.compacted import value_of
+from store.metadata.compacted import NO_KEY_HINT, has_key, value_of
 from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
 from store.metadata.retained import CLEARED, RetainedChange
 from store.parts import Parts
@@ -102,7 +102,10 @@ class Sender:
             and not gateway.refused_orders
             and all(
                 [
-                    plan.plan is not None and not plan.missing and not plan.is_judged
+                    plan.plan is not None
+                    and not plan.missing
+                    and not plan.is_judged
+                    and not plan.needs_keys
                     for plan in plans
                 ]
             )
@@ -271,7 +274,13 @@ class Sender:
             hint = "no queue wants it any more"
             return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
         is_judged = not self._keeper.judges.keys().isdisjoint(lights)
-        return SetPlan(Plan(queue, lights), flags, missing=tuple(missing), is_judged=is_judged)
+        return SetPlan(
+            Plan(queue, lights),
+            flags,
+            missing=tuple(missing),
+            is_judged=is_judged,
+            needs_keys=bool(flags & _COMPACTED),
+        )
 
     def _admit(
         self,
@@ -302,6 +311,8 @@ class Sender:
                 code, hint = held[index].code, held[index].hint
             elif order and order in gateway.refused_orders:
                 code, hint = Code.PRECONDITION_FAILED, "an earlier message of its key was refused"
+            elif plan.needs_keys and not has_key(frame.records[start:end]):
+                code, hint = Code.ILLEGAL_MESSAGE_KEY, NO_KEY_HINT
             if not code and flags & _HAS_ONCE:
                 place = self._once.find(once_key, self._core.log.wall_ms)
                 if place is None and once_key in seen:
@@ -431,8 +442,8 @@ class Sender:
         if not is_record(item.record):
             raise Refused(Code.MESSAGE_CORRUPTED, item.topic, "not a stored record")
         config = self._topics.for_send(item.topic, item.queue_id)
-        if item.topic in self._topics.compacted and not property_of(item.record, b"KEYS").strip():
-            raise Refused(Code.ILLEGAL_MESSAGE_KEY, item.topic, "Required message key is missing")
+        if item.topic in self._topics.compacted and not has_key(item.record):
+            raise Refused(Code.ILLEGAL_MESSAGE_KEY, item.topic, NO_KEY_HINT)
         if item.queue_id >= 0:
             return item.queue_id
         self._turn += 1

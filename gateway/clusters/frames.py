@@ -254,6 +254,7 @@ class FrameSender:
                     message.born_ms or wall_ms,
                     extra,
                     packing_of(message),
+                    message.flag,
                 )
             except Refused:
                 break  # ``_drop_unfit`` answers it

@@ -46,6 +46,7 @@ REPEATS_MAX: Final = 2
 REFUSALS: Final[dict[Code, Reason]] = {
     Code.FORBIDDEN: Reason.NOT_AUTHORIZED,
     Code.ILLEGAL_TOPIC: Reason.TOPIC_NAME_INVALID,
+    Code.ILLEGAL_MESSAGE_KEY: Reason.IMPLEMENTATION_SPECIFIC_ERROR,  # a compacted topic's rule
     Code.TOO_MANY_REQUESTS: Reason.QUOTA_EXCEEDED,
     Code.LITE_TOPIC_QUOTA_EXCEEDED: Reason.QUOTA_EXCEEDED,
     Code.MASTER_PERSISTENCE_TIMEOUT: Reason.QUOTA_EXCEEDED,  # the store is full
@@ -57,6 +58,7 @@ FINAL_REFUSALS: Final = frozenset(
     (
         Code.FORBIDDEN,
         Code.ILLEGAL_TOPIC,
+        Code.ILLEGAL_MESSAGE_KEY,
         Code.PAYLOAD_TOO_LARGE,
         Code.MESSAGE_BODY_TOO_LARGE,
         Code.MESSAGE_PROPERTIES_TOO_LARGE,

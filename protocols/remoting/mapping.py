@@ -130,24 +130,27 @@ def to_messages(
     header: SendHeader, body: bytes, heads: Heads, *, now_ms: int, body_bytes_max: int
 ) -> list[Message]:
     """The messages of one send (10, 310) or client batch (320). Raises Refused."""
-    parts = _split_batch(body) if header.is_batch else [(body, header.properties)]
-    return [_to_message(header, part, text, heads, now_ms, body_bytes_max) for part, text in parts]
+    parts = _split_batch(body) if header.is_batch else [(body, header.properties, header.flag)]
+    return [
+        _to_message(header, part, text, flag, heads, now_ms, body_bytes_max)
+        for part, text, flag in parts
+    ]
 
 
-def _split_batch(body: bytes) -> list[tuple[bytes, str]]:
+def _split_batch(body: bytes) -> list[tuple[bytes, str, int]]:
     """``i32 total, magic 0, crc 0, flag, i32 n + body, i16 n + properties`` back to back."""
-    parts: list[tuple[bytes, str]] = []
+    parts: list[tuple[bytes, str, int]] = []
     at = 0
     try:
         while at < len(body):
-            total, _, _, _, size = _BATCH_HEAD.unpack_from(body, at)
+            total, _, _, flag, size = _BATCH_HEAD.unpack_from(body, at)
             start = at + _BATCH_HEAD.size
             (text_size,) = _U16.unpack_from(body, start + size)
             end = start + size + 2 + text_size
             if end != at + total or end > len(body) or len(parts) >= BATCH_COUNT_MAX:
                 raise Refused(Code.MESSAGE_CORRUPTED, "batch", f"damaged at byte {at}")
             text = body[start + size + 2 : end].decode()
-            parts.append((body[start : start + size], text))
+            parts.append((body[start : start + size], text, flag))
             at = end
     except (struct.error, UnicodeDecodeError) as error:
         raise Refused(Code.MESSAGE_CORRUPTED, "batch", str(error)) from error
@@ -157,7 +160,13 @@ def _split_batch(body: bytes) -> list[tuple[bytes, str]]:
 
 
 def _to_message(
-    header: SendHeader, body: bytes, text: str, heads: Heads, now_ms: int, body_bytes_max: int
+    header: SendHeader,
+    body: bytes,
+    text: str,
+    flag: int,
+    heads: Heads,
+    now_ms: int,
+    body_bytes_max: int,
 ) -> Message:
     pairs = decode_properties(text)
     named = dict(pairs)
@@ -186,6 +195,7 @@ def _to_message(
         born_ms=header.born_ms,
         sys_flag=sys_flag,
         producer_group=(named.get("PGROUP") or header.producer_group) if is_half else "",
+        flag=flag,
     )
 
 

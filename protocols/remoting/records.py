@@ -403,7 +403,7 @@ class RecordTemplate:
         self._born_host = born_host
         self._store_host = store_host
         self._shared = b""
-        self._shared_for = (-1, -1, -1)
+        self._shared_for = (-1, -1, -1, 0)
         size = len(_UNIQ_KEY) + self.ID_BYTES + len(self._tail)
         self._middle = self._topic_field + _U16.pack(size) + _UNIQ_KEY
         self._base_size = BODY_AT + len(self._topic_field) + 2 + size
@@ -418,6 +418,7 @@ class RecordTemplate:
         born_ms: int,
         extra: bytes = b"",
         sys_flag: int = 0,
+        flag: int = 0,
     ) -> int:
         """
         Append one record's pieces; its size in bytes.
@@ -426,8 +427,8 @@ class RecordTemplate:
         behind those of the head. Raises Refused if the properties are too large; nothing is
         appended then.
         """
-        if self._shared_for != (queue_id, born_ms, sys_flag):
-            self._set_shared(queue_id, born_ms, sys_flag)
+        if self._shared_for != (queue_id, born_ms, sys_flag, flag):
+            self._set_shared(queue_id, born_ms, sys_flag, flag)
         body_size = len(body)
         if not extra and len(message_id) == 32:
             size = self._base_size + body_size
@@ -460,8 +461,8 @@ class RecordTemplate:
 
         *message_ids* have ``ID_BYTES`` each. Returns the size of each record.
         """
-        if self._shared_for != (queue_id, born_ms, 0):
-            self._set_shared(queue_id, born_ms, 0)
+        if self._shared_for != (queue_id, born_ms, 0, 0):
+            self._set_shared(queue_id, born_ms, 0, 0)
         pack, base_size, magic = _HEAD.pack, self._base_size, self._magic
         const, middle, tail = self._shared, self._middle, self._tail
         sizes: list[int] = []
@@ -473,12 +474,12 @@ class RecordTemplate:
             sizes.append(size)
         return sizes
 
-    def _set_shared(self, queue_id: int, born_ms: int, sys_flag: int) -> None:
+    def _set_shared(self, queue_id: int, born_ms: int, sys_flag: int, flag: int) -> None:
         """The bytes that all records of one queue and millisecond share."""
-        self._shared_for = (queue_id, born_ms, sys_flag)
+        self._shared_for = (queue_id, born_ms, sys_flag, flag)
         self._shared = _MIDDLE.pack(
             queue_id & 0xFFFFFFFF,
-            0,
+            flag & 0xFFFFFFFF,
             0,
             0,
             sys_flag & ~_V6,

@@ -252,6 +252,7 @@ async def _store_dead(session: "Session", call: Call, group: str, source: Stored
         message_id=source.message_id,
         keys=source.properties.get("KEYS", ""),
         sys_flag=source.sys_flag,
+        flag=source.flag,
     )
     await bury_message(session, call, group, message, source.topic, origin)
 

@@ -54,7 +54,7 @@ from store.handlers.subscription_groups import use_group
 from store.handlers.system_topics import FORBIDDEN_TO_CLIENTS, READ_WRITE, is_system_topic
 from store.handlers.topics import no_such_topic
 from store.late import is_addressed
-from store.metadata.compacted import is_compacted
+from store.metadata.compacted import NO_KEY_HINT, is_compacted
 
 NAMES_STORE_OWNS: Final = frozenset(
     (
@@ -124,8 +124,7 @@ def _typed(
     if is_compacted(config.attributes) and header.is_batch:  # all of its members, or none
         for named in found:
             if not named.get("KEYS", "").strip():
-                hint = "Required message key is missing"
-                raise Refused(Code.ILLEGAL_MESSAGE_KEY, config.name, hint)
+                raise Refused(Code.ILLEGAL_MESSAGE_KEY, config.name, NO_KEY_HINT)
     if is_by_priority(config) and (queue_id := queue_of_priority(config, found[0])) >= 0:
         return header._replace(queue_id=queue_id)
     return header

@@ -23,6 +23,8 @@ LAG_MS: Final = 10_000
 TOMBSTONE_MS: Final = 24 * 3_600_000
 """How long a deletion can still be read."""
 
+NO_KEY_HINT: Final = "Required message key is missing"
+
 KEY_BYTES: Final = 16
 KEYS_MAX: Final = 5_000_000
 """Of one queue (some 200 bytes of memory each); further ones are kept by time only."""
@@ -33,6 +35,11 @@ TRIM_MIN: Final = 1024
 
 def is_compacted(attributes: Mapping[str, str]) -> bool:
     return attributes.get(POLICY, "").upper() == COMPACTION
+
+
+def has_key(record: Bytes) -> bool:
+    """Whether something can replace it; a message without a key is refused."""
+    return bool(property_of(record, b"KEYS").strip())
 
 
 def key_of(record: Bytes) -> bytes:
@@ -133,6 +140,15 @@ class CompactedQueue:
                 yield self._offsets[at]
             at += 1
         yield from range(max(start, self._next), stop)
+
+    def is_over(self, offset: int, wall_ms: int) -> bool:
+        """It was replaced long enough ago: nobody needs to read it any more."""
+        if not self.begin <= offset < self._next:
+            return False
+        at = bisect_left(self._offsets, offset)
+        if at == len(self._offsets) or self._offsets[at] != offset:
+            return True
+        return 0 < self._ends[at] <= wall_ms
 
     def dump(self) -> list[Any]:
         last = [b"".join(self._last), array("Q", self._last.values()).tobytes()]

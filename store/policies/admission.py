@@ -29,6 +29,9 @@ class SetPlan(NamedTuple):
     is_judged: bool = False
     """A queue's policy is asked about each item."""
 
+    needs_keys: bool = False
+    """Of a compacted topic: an item without a key is refused."""
+
 
 class Verdict(NamedTuple):
     """What becomes of one item."""

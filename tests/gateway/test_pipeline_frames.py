@@ -15,7 +15,12 @@ from protocols.canonical import Head, Message, MessageRun, QueueKind, QueueRef, 
 from protocols.errors import Code
 from protocols.pipeline import Record, Subscription
 from protocols.remoting import private
-from protocols.remoting.records import MessageIds, RecordTemplate, split_records
+from protocols.remoting.records import (
+    MessageIds,
+    RecordTemplate,
+    decode_record,
+    split_records,
+)
 from protocols.subjects import matches
 from tests.support.core import call
 
@@ -106,6 +111,14 @@ def test_a_frame_refused_as_a_whole_refuses_its_messages() -> None:
     batch = sender.submit([Message(HEAD, b"1"), Message(HEAD, b"2")])
     sender.frames.refused(1, Code.HA_NOT_AVAILABLE, "fenced")
     assert [batch.failures[index].code for index in (0, 1)] == [Code.HA_NOT_AVAILABLE] * 2
+
+
+def test_a_record_has_the_applications_flag() -> None:
+    sender = Sender()
+    sender.submit([Message(HEAD, b"a", flag=-7), Message(HEAD, b"b"), Message(HEAD, b"c", flag=9)])
+    ((_, sent),) = sender.written
+    records = [decode_record(record) for record in split_records(sent.records)]
+    assert [record.flag for record in records] == [-7, 0, 9]
 
 
 def test_unsettled_frames_are_given_up_or_settled() -> None:

@@ -77,11 +77,17 @@ def test_heads_are_reused() -> None:
     assert one is two
 
 
-def member(body: bytes, text: bytes) -> bytes:
+def test_the_applications_own_flag() -> None:
+    (message,) = convert(HEADER._replace(flag=-7))
+    assert message.flag == -7
+    (message,) = convert(HEADER._replace(is_batch=True), member(b"1", b"", flag=9))
+    assert message.flag == 9
+
+
+def member(body: bytes, text: bytes, flag: int = 0) -> bytes:
     size = 20 + len(body) + 2 + len(text)
-    return (
-        struct.pack(">IIIiI", size, 0, 0, 0, len(body)) + body + struct.pack(">H", len(text)) + text
-    )
+    head = struct.pack(">IIIiI", size, 0, 0, flag, len(body))
+    return head + body + struct.pack(">H", len(text)) + text
 
 
 def test_batch() -> None:

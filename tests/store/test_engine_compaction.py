@@ -5,6 +5,16 @@ from dataclasses import replace
 import pytest
 
 from protocols.errors import Code
+from protocols.remoting.private import (
+    ITEM,
+    NO_ONCE_KEY,
+    ReadItem,
+    SendSet,
+    SetFlag,
+    decode_send,
+    encode_send,
+    encode_set,
+)
 from store.answers import AppendRecord, TopicConfig
 from store.metadata.compacted import LAG_MS, TOMBSTONE_MS
 from tests.store.engine_kit import SMALL, Driver, body_of, make_record
@@ -56,6 +66,18 @@ def test_a_reader_that_is_late_gets_last_values_only() -> None:
     assert read(store, 29) == [b"29"]
 
 
+def test_a_group_that_is_late_gets_last_values_only() -> None:
+    store = compacted()
+    for number in range(30):
+        put(store, f"k{number % 3}", b"%d" % number)
+    group = store.open("g", [ReadItem(tag=0, topic="c")], start="earliest")
+    store.later(LAG_S)
+    granted = store.take(group)
+    assert [body.rstrip(b"\0") for body in store.bodies(granted)] == [b"27", b"28", b"29"]
+    assert store.ack(group, granted) == [Code.OK] * 3
+    assert not store.take(group)
+
+
 def test_a_restart_changes_nothing() -> None:
     store = compacted()
     for number in range(20):
@@ -87,6 +109,19 @@ def test_a_message_without_a_key_is_refused() -> None:
     store = compacted()
     put(store, "", b"1", is_direct=True)
     assert read(store) == []
+
+
+def test_a_gateway_is_told_which_of_a_frame_had_no_key() -> None:
+    store = compacted()
+    records = [make_record("c", b"0"), make_record("c", b"1", KEYS="k")]
+    items = [ITEM.pack(len(record), 0, 1, 0, 0, NO_ONCE_KEY) for record in records]
+    sets = [encode_set(SendSet(SetFlag.IS_PRIMARY, "c", 0, ()))]
+    frame = decode_send(encode_send(1, 1, 0, sets, items, records))
+    pending = store.engine.send("gw", frame, store.now)
+    store.drain()
+    refused = pending.result().refused
+    assert {item: code for item, (code, _) in refused.items()} == {0: Code.ILLEGAL_MESSAGE_KEY}
+    assert read(store) == [b"1"]
 
 
 def test_what_was_replaced_leaves_the_disk_and_last_values_never_do() -> None:
