@@ -17,6 +17,7 @@ V1_BYTES_MAX: Final = 107  # 2.1, CRLF included
 V1_BYTES_MIN: Final = 15  # "PROXY UNKNOWN\r\n"
 V1_TCP_BYTES_MIN: Final = 32  # "PROXY TCP4 0.0.0.0 0.0.0.0 0 0\r\n"
 V2_HEAD: Final = struct.Struct(">12sBBH")
+V2_UNIX_BYTES: Final = 216  # two paths of 108 bytes
 V2_REST_BYTES_MAX: Final = 4096
 """Addresses and TLVs; balancers send some hundred bytes."""
 
@@ -46,6 +47,8 @@ def missing(header: bytes) -> int:
     if size < V1_BYTES_MIN:
         if not (SIGNATURE.startswith(header[:12]) or b"PROXY ".startswith(header[:6])):
             raise PeerError("no PROXY header")
+        if b"\n" in header and header.startswith(b"PROXY "):
+            raise PeerError("a PROXY line that says nothing known")
         return V1_BYTES_MIN - size
     if header.startswith(SIGNATURE):
         if size < V2_HEAD.size:
@@ -92,7 +95,9 @@ def _decode_v2(header: bytes) -> Proxied:
         raise PeerError(f"PROXY version and command 0x{version_command:02X}")
     size = {0x1: 4, 0x2: 16}.get(family >> 4, 0)
     if not size:  # unspecified or a Unix socket: nothing that has an address
-        skipped = 216 if family >> 4 == 0x3 else 0
+        skipped = V2_UNIX_BYTES if family >> 4 == 0x3 else 0
+        if len(rest) < skipped:
+            raise PeerError("a PROXY header without its addresses")
         return Proxied(certificate_name=_certificate_name(rest[skipped:]))
     if family & 0xF != 0x1 or len(rest) < 2 * size + 4:
         raise PeerError("a PROXY header without its addresses")

@@ -258,6 +258,8 @@ class Client:
                 await subscriber.subscribe(packet)
             else:
                 await subscriber.unsubscribe(packet)
+        except PacketError as error:
+            self.end(error.reason, str(error))
         except Refused as error:
             self.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
         finally:

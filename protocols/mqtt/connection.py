@@ -138,6 +138,8 @@ class Limits(NamedTuple):
     """Publishes above QoS 0 that may be unanswered; to 5.0 clients a contract."""
 
     topic_alias_max: int = 10
+    qos_max: int = 2
+    takes_retained: bool = True
 
 
 class MqttConnection:
@@ -160,6 +162,7 @@ class MqttConnection:
 
         self.heads = NO_HEADS
         self._limits = limits
+        self._run_firsts = _run_firsts(limits)
         self._silence_s_max = 0.0
         self._session_expiry_s = 0
         self._aliases: dict[int, str] = {}
@@ -289,7 +292,7 @@ class MqttConnection:
         """Eat one packet or one run; the same position: nothing is whole."""
         first = data[position]
         if self.state is State.CONNECTED:
-            if first & 0xFC == 0x30:  # PUBLISH, QoS 0 or 1, not DUP
+            if first in self._run_firsts:
                 stop = self._take_publishes(data, position, events)
                 if stop > position:
                     return stop
@@ -427,6 +430,10 @@ class MqttConnection:
     def _accept_publish(self, packet: Publish) -> Publish | PublishRun:
         if self.version == V5 and packet.properties:
             packet = self._resolve_alias(packet)
+        if packet.qos > self._limits.qos_max:  # [MQTT-3.2.2-11]
+            raise PacketError(Reason.QOS_NOT_SUPPORTED, f"a publish of QoS {packet.qos}")
+        if packet.retain and not self._limits.takes_retained:  # [MQTT-3.2.2-14]
+            raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "a retained publish")
         if packet.qos == 2:
             self.open_qos2.add(packet.packet_id)
             self._count_unanswered(0)
@@ -466,6 +473,15 @@ class MqttConnection:
             raise SilentError(Reason.PROTOCOL_ERROR, text)
         self._close()
         return packet
+
+
+def _run_firsts(limits: Limits) -> bytes:
+    """First bytes of what is read in runs: PUBLISH that is taken, of QoS 0 or 1 and not DUP."""
+    return bytes(
+        0x30 | qos << 1 | retain
+        for qos in range(min(limits.qos_max, 1) + 1)
+        for retain in range(limits.takes_retained + 1)
+    )
 
 
 def _messages(spans: list[tuple[Head, int]], bodies: list[bytes]) -> Sequence[Message]:

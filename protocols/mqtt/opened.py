@@ -97,6 +97,11 @@ class Opened:
         return self.owned.record.is_kept
 
     @property
+    def packet_bytes_max(self) -> int:
+        """Largest packet that the client takes."""
+        return self._terms.packet_bytes_max
+
+    @property
     def outbox(self) -> Outbox:
         """Made when something is first sent, or to be put in order with it."""
         if self._outbox is None:

@@ -131,8 +131,15 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     ):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]
     will = connect.will
-    if will is not None and len(will.payload) > front.settings.will_bytes_max:
+    if will is None:
+        return None
+    settings = front.settings
+    if len(will.payload) > settings.will_bytes_max:
         return Reason.PACKET_TOO_LARGE
+    if will.qos > settings.qos_max:
+        return Reason.QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
+    if will.retain and not settings.retained:
+        return Reason.RETAIN_NOT_SUPPORTED  # [MQTT-3.2.2-13]
     return None
 
 
@@ -282,14 +289,22 @@ def _connack_properties(
         pairs.append((Property.SERVER_KEEP_ALIVE, keep_alive_s))
     if settings.topic_alias_max:
         pairs.append((Property.TOPIC_ALIAS_MAXIMUM, settings.topic_alias_max))
+    if not settings.retained:
+        pairs.append((Property.RETAIN_AVAILABLE, 0))
     pairs.append((Property.MAXIMUM_PACKET_SIZE, settings.packet_bytes_max))
     if not connect.client_id:
         pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
     pairs.append((Property.RECEIVE_MAXIMUM, settings.receive_max))
+    if settings.qos_max < 2:
+        pairs.append((Property.MAXIMUM_QOS, settings.qos_max))
     if expiry_s != find_int(connect.properties, Property.SESSION_EXPIRY, 0):
         pairs.append((Property.SESSION_EXPIRY, expiry_s))
     wants_information = find_int(connect.properties, Property.REQUEST_RESPONSE_INFORMATION, 0)
     if settings.response_information and wants_information:
         text = settings.response_information.replace("{client_id}", client_id)
         pairs.append((Property.RESPONSE_INFORMATION, text))
+    if not settings.wildcard_subscriptions:
+        pairs.append((Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 0))
+    if not settings.shared_subscriptions:
+        pairs.append((Property.SHARED_SUBSCRIPTION_AVAILABLE, 0))
     return tuple(pairs)

@@ -271,6 +271,10 @@ class Outbox:
                     self._connection.version, plan.qos, plan.retain, plan.identifiers, now_ms
                 )
                 packet = publish_again(head + packet_id.to_bytes(2, "big") + tail)
+                if len(packet) > self._packet_bytes_max:  # as if delivered [MQTT-3.1.2-25]
+                    self._dropped.inc()
+                    feed.done(delivery.handle)
+                    continue
             self.window.adopt(packet_id, flight)
             resending.append((packet_id, packet))
         self.pump()
@@ -295,6 +299,9 @@ class Outbox:
                 flight.message = rendering, plan
                 head, tail = rendering.parts(version, *plan, now_ms)
                 packet = publish_again(head + item.packet_id.to_bytes(2, "big") + tail)
+                if len(packet) > self._packet_bytes_max:
+                    self._dropped.inc()
+                    continue
             self.window.adopt(item.packet_id, flight)
             self._resending.append((item.packet_id, packet))
         self.pump()

@@ -71,6 +71,22 @@ class MqttSettings(DoorSettings):
     """Unanswered publishes of a client; 5.0 clients are told, others are not read for a while."""
 
     topic_alias_max: int = Field(default=10, ge=0, le=65_535)
+    qos_max: int = Field(default=2, ge=0, le=2)
+    """Highest QoS of publishes and wills; 5.0 clients are told (Maximum QoS). A higher one ends the
+    connection (0x9B), subscriptions are granted this one."""
+
+    retained: bool = True
+    """Take retained publishes and wills; 5.0 clients are told. Without it one ends the connection
+    (0x9A)."""
+
+    wildcard_subscriptions: bool = True
+    """Take filters with ``+`` or ``#``; 5.0 clients are told. Without it one ends a 5.0 connection
+    (0xA2); 3.x: 0x80."""
+
+    shared_subscriptions: bool = True
+    """Take ``$share`` filters; 5.0 clients are told. Without it one ends a 5.0 connection (0x9E);
+    3.x: 0x80."""
+
     inflight_max: int = Field(default=1024, ge=1, le=65_535)
     """Unacknowledged publishes to a client, if it does not set a lower bound itself."""
 
@@ -144,6 +160,8 @@ class MqttSettings(DoorSettings):
             packet_bytes_max=self.packet_bytes_max,
             receive_max=self.receive_max,
             topic_alias_max=self.topic_alias_max,
+            qos_max=self.qos_max,
+            takes_retained=self.retained,
         )
 
 

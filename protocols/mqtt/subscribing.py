@@ -7,13 +7,14 @@ gateway receives afterwards reaches the client; retained values follow SUBACK, t
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from protocols.canonical import StoredMessage
 from protocols.errors import Refused
 from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, mount_point_of
 from protocols.mqtt.opened import Opened
@@ -29,8 +30,12 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.session import Plan, Subscribed
 from protocols.mqtt.sessions import is_read, rows, subscription_records
-from protocols.mqtt.topics import is_local, parse_filter
+from protocols.mqtt.settings import MqttSettings
+from protocols.mqtt.topics import has_wildcard, is_local, is_share, parse_filter
 from protocols.subjects import matches
+
+ANSWER_HEAD_BYTES: Final = 1 + 4 + 2 + 1
+"""Of SUBACK and UNSUBACK at most: first byte, length, packet id, no properties."""
 
 
 class Granted(NamedTuple):
@@ -56,8 +61,14 @@ class Subscriber:
         self._connection = connection
 
     async def subscribe(self, packet: Subscribe) -> None:
-        """SUBACK when every gateway knows; then retained values; then live ones."""
+        """
+        SUBACK when every gateway knows; then retained values; then live ones.
+
+        Raises PacketError for a request that ends the connection; so does ``unsubscribe``.
+        """
         opened = self._opened
+        self._check_answer(len(packet.items))
+        self._check_offered(packet)
         in_use = {item.subject_filter for item in opened.subscriptions}
         reasons, granted = await self._grant(packet)
         sent_ids: set[str] = set()
@@ -86,6 +97,23 @@ class Subscriber:
             self._tell(local)
         opened.start_feed()
         opened.outbox.let_go(sent_ids)
+
+    def _check_answer(self, count: int) -> None:
+        """SUBACK or UNSUBACK of so many reasons must fit the client [MQTT-3.1.2-24]."""
+        is_v5 = self._connection.version == V5
+        if is_v5 and count + ANSWER_HEAD_BYTES > self._opened.packet_bytes_max:
+            raise PacketError(Reason.PACKET_TOO_LARGE, f"an answer to {count} filters")
+
+    def _check_offered(self, packet: Subscribe) -> None:
+        """What CONNACK has told that is not there a 5.0 client does not ask for [3.2.2.3]."""
+        settings = self._front.settings
+        if self._connection.version != V5 or not packet.packet_id:
+            return
+        for item in packet.items:
+            if is_share(item.topic_filter) and not settings.shared_subscriptions:
+                raise PacketError(Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, item.topic_filter)
+            if has_wildcard(item.topic_filter) and not settings.wildcard_subscriptions:
+                raise PacketError(Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, item.topic_filter)
 
     async def _retained(
         self, granted: Sequence[Granted]
@@ -117,16 +145,19 @@ class Subscriber:
 
     async def _grant(self, packet: Subscribe) -> tuple[list[int], list[Granted]]:
         """Ask the ACL for each filter; a reason each, in order, and those that may be."""
-        opened = self._opened
+        opened, settings = self._opened, self._front.settings
         identifier = find_int(packet.properties, Property.SUBSCRIPTION_IDENTIFIER, 0)
-        denied = self._front.settings.subscribe_denied
+        denied = settings.subscribe_denied
         reasons: list[int] = []
         granted: list[Granted] = []
         for item in packet.items:
             parts = parse_filter(item.topic_filter)
             assert parts is not None  # the codec has seen to it
-            if item.topic_filter.count("/") >= self._front.settings.topic_levels_max:
+            if item.topic_filter.count("/") >= settings.topic_levels_max:
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
+                continue
+            if packet.packet_id and not _is_offered(item, settings):
+                reasons.append(Reason.UNSPECIFIED_ERROR)
                 continue
             subject_filter = parts.subject_filter
             if not is_local(subject_filter):
@@ -141,14 +172,15 @@ class Subscriber:
                 reasons.append(denied)
                 continue
             is_new = opened.subscriptions.get(item.topic_filter) is None
-            if is_new and len(opened.subscriptions) >= self._front.settings.subscriptions_max:
+            if is_new and len(opened.subscriptions) >= settings.subscriptions_max:
                 reasons.append(Reason.QUOTA_EXCEEDED)
                 continue
             if is_exclusive and is_new and not await self._claim(subject_filter):
                 reasons.append(Reason.QUOTA_EXCEEDED)
                 continue
-            subscribed = opened.subscriptions.put(item, item.qos, identifier, subject_filter)
-            reasons.append(item.qos)
+            qos = min(item.qos, settings.qos_max)
+            subscribed = opened.subscriptions.put(item, qos, identifier, subject_filter)
+            reasons.append(qos)
             granted.append(Granted(item, subscribed, is_new))
         return reasons, granted
 
@@ -202,6 +234,7 @@ class Subscriber:
     async def unsubscribe(self, packet: Unsubscribe) -> None:
         """Nothing new once UNSUBACK is out; what is in flight finishes [MQTT-3.10.4-3]."""
         opened = self._opened
+        self._check_answer(len(packet.topic_filters))
         gone = [opened.subscriptions.remove(name) for name in packet.topic_filters]
         removed = [item for item in gone if item is not None]
         in_use = {item.subject_filter for item in opened.subscriptions}
@@ -230,6 +263,13 @@ class Subscriber:
         )
         is_v5 = self._connection.version == V5
         self._connection.send(Unsuback(packet.packet_id, reasons if is_v5 else ()))
+
+
+def _is_offered(item: SubscribeItem, settings: MqttSettings) -> bool:
+    """A 5.0 client that asks for what is not is gone by now."""
+    return (settings.shared_subscriptions or not is_share(item.topic_filter)) and (
+        settings.wildcard_subscriptions or not has_wildcard(item.topic_filter)
+    )
 
 
 def _is_routed(item: Subscribed, in_use: set[str]) -> bool:

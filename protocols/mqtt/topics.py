@@ -50,6 +50,10 @@ def is_share(topic_filter: str) -> bool:
     return topic_filter.startswith(SHARE)
 
 
+def has_wildcard(topic_filter: str) -> bool:
+    return "+" in topic_filter or "#" in topic_filter
+
+
 def is_local(subject_filter: str) -> bool:
     """``$SYS``: known to the gateway alone, in no store."""
     return subject_filter == "$SYS" or subject_filter.startswith("$SYS/")

@@ -95,11 +95,11 @@ V5_TEXT: Final = """
 3.2.2-6 s a refusal has Session Present 0
 3.2.2-7 s a refusal closes
 3.2.2-8 s CONNACK has a reason of its table
-3.2.2-9 - QoS 1 and 2 are always supported
-3.2.2-10 - QoS 1 and 2 are always supported
+3.2.2-9 s a Maximum QoS below 2 is told
+3.2.2-10 s subscriptions of a higher QoS are taken all the same
 3.2.2-11 c a client keeps to Maximum QoS
-3.2.2-12 - every will QoS is supported
-3.2.2-13 - retained messages are always supported
+3.2.2-12 s a will above Maximum QoS is refused
+3.2.2-13 s a retained will is refused where nothing is retained
 3.2.2-14 c a client keeps to Retain Available
 3.2.2-15 s a packet over our Maximum Packet Size ends the connection
 3.2.2-16 s an assigned id is new

@@ -1,0 +1,119 @@
+"""What a server need not offer: it says so in CONNACK and keeps to it; and packets that fit."""
+
+import pytest
+
+from protocols.mqtt.packets import (
+    V5,
+    V311,
+    Connect,
+    Publish,
+    Reason,
+    Subscribe,
+    SubscribeItem,
+    Unsubscribe,
+    Will,
+)
+from protocols.mqtt.properties import Property
+from tests.conformance.clauses import clauses
+from tests.conformance.peer import Address, Peer, reason_of, refusal
+
+
+@pytest.fixture
+def modest(addresses: dict[str, Address]) -> Address:
+    """A listener with QoS 1, without retained messages, wildcards and shares."""
+    return addresses["modest"]
+
+
+@clauses(v5="3.2.2-9 3.2.2-10")
+def test_mqtt_3_2_2_9_what_is_not_offered_is_told(modest: Address, word: str, version: int) -> None:
+    """In CONNACK; a subscription of QoS 2 is granted QoS 1 and gets it."""
+    with Peer(modest, version, Connect(version, word)) as peer:
+        told = dict(peer.connack.properties)
+        assert told[Property.MAXIMUM_QOS] == 1
+        assert told[Property.RETAIN_AVAILABLE] == 0
+        assert told[Property.WILDCARD_SUBSCRIPTION_AVAILABLE] == 0
+        assert told[Property.SHARED_SUBSCRIPTION_AVAILABLE] == 0
+        assert peer.subscribe(SubscribeItem(word, 2)) == (1,)
+        peer.publish(word, b"x", 1)
+        assert peer.payloads(1) == [b"x"]
+
+
+@clauses(v5="3.2.2-12 3.2.2-13")
+def test_mqtt_3_2_2_12_wills_that_are_not_offered(modest: Address, word: str, version: int) -> None:
+    """Refused at CONNECT, each with its reason."""
+    for will, reason in (
+        (Will("w", b"x", qos=2), Reason.QOS_NOT_SUPPORTED),
+        (Will("w", b"x", retain=True), Reason.RETAIN_NOT_SUPPORTED),
+    ):
+        assert reason_of(refusal(modest, version, Connect(version, word, will=will))) == reason
+
+
+@pytest.mark.parametrize("version", [V5, V311])
+@pytest.mark.parametrize(
+    ("packet", "reason"),
+    [
+        (Publish("a", b"x", 2, packet_id=1), Reason.QOS_NOT_SUPPORTED),
+        (Publish("a", b"x", 0, True), Reason.RETAIN_NOT_SUPPORTED),
+        (Publish("a", b"x", 1, True, packet_id=1), Reason.RETAIN_NOT_SUPPORTED),
+    ],
+)
+def test_who_publishes_more_is_closed(
+    modest: Address, word: str, version: int, packet: Publish, reason: Reason
+) -> None:
+    """5.0 is told why."""
+    with Peer(modest, version, Connect(version, word)) as peer:
+        peer.send(packet)
+        assert peer.is_ended(reason)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "reason"),
+    [
+        ("a/+", Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED),
+        ("$share/g/a", Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED),
+    ],
+)
+def test_filters_that_are_not_offered(
+    modest: Address, word: str, topic_filter: str, reason: Reason
+) -> None:
+    """5.0 was told and is closed; others cannot know."""
+    with Peer(modest, V5, Connect(V5, word)) as peer:
+        peer.send(Subscribe(1, (SubscribeItem(topic_filter),)))
+        assert peer.is_ended(reason)
+    with Peer(modest, V311, Connect(V311, word)) as peer:
+        assert peer.subscribe(SubscribeItem(topic_filter), SubscribeItem("a")) == (0x80, 0)
+
+
+@clauses(v5="3.1.2-24")
+def test_mqtt_3_1_2_24_answers_over_the_clients_maximum(
+    server: Address, word: str, version: int
+) -> None:
+    """SUBACK and UNSUBACK that would not fit are not sent: the connection ends."""
+    names = [f"{word}/{number}" for number in range(40)]
+    items = tuple(SubscribeItem(name) for name in names)
+    limit = ((Property.MAXIMUM_PACKET_SIZE, 40),)
+    for packet in (Subscribe(1, items), Unsubscribe(1, tuple(names))):
+        with Peer(server, version, Connect(version, word, properties=limit)) as peer:
+            assert peer.subscribe(*items[:30]) == (0,) * 30
+            peer.send(packet)
+            assert peer.is_ended(Reason.PACKET_TOO_LARGE)
+
+
+@clauses(v5="3.1.2-24 3.1.2-25")
+def test_mqtt_3_1_2_24_what_is_sent_again_fits_too(
+    server: Address, word: str, version: int
+) -> None:
+    """A session that comes back with a lower maximum: what is larger counts as delivered."""
+    keeps = (Property.SESSION_EXPIRY, 100)
+    with Peer(server, version, Connect(version, word, properties=(keeps,))) as peer:
+        peer.subscribe(SubscribeItem(word, 1))
+        peer.publish(word, b"x" * 100)
+        assert isinstance(peer.receive(), Publish)
+        peer.drop()
+    limit = (Property.MAXIMUM_PACKET_SIZE, 60)
+    connect = Connect(version, word, clean_start=False, properties=(keeps, limit))
+    with Peer(server, version, connect) as peer:
+        assert peer.connack.session_present
+        peer.publish(word, b"y")
+        assert peer.payloads(1) == [b"y"]
+        assert peer.is_silent()
