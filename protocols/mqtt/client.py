@@ -458,7 +458,9 @@ class Client:
         """The session as the connection leaves it."""
         record, inbound = opened.owned.record, self._inbound
         received = inbound.received if inbound is not None else record.received
-        record = msgspec.structs.replace(record, received=received, next_id=opened.next_id)
+        record = msgspec.structs.replace(
+            record, received=received, given_up=opened.given_up, next_id=opened.next_id
+        )
         if self._expiry_s < 0:
             return record
         expiry_s = min(self._expiry_s, self.front.settings.session_expiry_s_max)

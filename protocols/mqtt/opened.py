@@ -13,9 +13,16 @@ from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.receiving import Receiving
+from protocols.mqtt.records import SubscriptionRecord
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.session import Subscribed, Subscriptions
-from protocols.mqtt.sessions import Owned, rows, session_group, share_group
+from protocols.mqtt.sessions import (
+    Owned,
+    rows,
+    session_group,
+    share_group,
+    subscription_records,
+)
 from protocols.pipeline import DeliveryStream
 
 
@@ -142,9 +149,21 @@ class Opened:
     @property
     def subscriptions(self) -> Subscriptions:
         if self._subscriptions is None:
-            known = self.owned.record.subscriptions
-            self._subscriptions = Subscriptions([item.subscribed() for item in known])
+            record = self.owned.record
+            self._subscriptions = Subscriptions(
+                [item.subscribed() for item in record.subscriptions],
+                [item.subscribed() for item in record.given_up],
+            )
         return self._subscriptions
+
+    @property
+    def given_up(self) -> tuple[SubscriptionRecord, ...]:
+        """To be kept with the session: nothing, once nothing is under way."""
+        if self._subscriptions is None:
+            return self.owned.record.given_up
+        if self._outbox is None or not self._outbox.window.flights:
+            return ()
+        return subscription_records(self._subscriptions.given_up)
 
     @property
     def subscription_count(self) -> int:

@@ -260,12 +260,13 @@ class Outbox:
                 packet = encode_ack(PUBREL, packet_id, 0, self._connection.version)
             else:
                 rendering = self._renderings.find(delivery.message)
-                plan = feed.subscriptions.plan(delivery.reads, delivery.qos, delivery.retain, False)
-                if plan is None:  # unsubscribed since: completed all the same [MQTT-3.10.4-3]
-                    plan = Plan(delivery.qos, False, ())
-                if not plan.qos or not rendering.tail.topic:
+                if not rendering.tail.topic:
                     feed.done(delivery.handle)
                     continue
+                sent_qos = 2 if stage == Stage.SENT_QOS2 else 1
+                plan = feed.subscriptions.plan_again(
+                    delivery.reads, delivery.qos, sent_qos, delivery.retain
+                ) or Plan(sent_qos, False, ())
                 flight = Flight(feed, delivery.handle, plan.qos, Stage.SENT)
                 head, tail = rendering.parts(
                     self._connection.version, plan.qos, plan.retain, plan.identifiers, now_ms
@@ -456,14 +457,17 @@ class Outbox:
         if handle is None or not isinstance(source, Feed) or not source.is_marked:
             self._send_marked(flight, stage, packet)
             return
+        mark = Stage.SENT_QOS2 if stage == Stage.SENT else stage
         self._tasks.start(
-            self._mark_and_send(source, flight, [(handle, packet_id, stage)], packet),
+            self._mark_and_send(source, flight, stage, [(handle, packet_id, mark)], packet),
             name=f"mark {packet_id}",
         )
 
-    async def _mark_and_send(self, feed: Feed, flight: Flight, marks: Marks, packet: bytes) -> None:
+    async def _mark_and_send(
+        self, feed: Feed, flight: Flight, stage: int, marks: Marks, packet: bytes
+    ) -> None:
         if await feed.mark_durably(marks):
-            self._send_marked(flight, marks[0][2], packet)
+            self._send_marked(flight, stage, packet)
 
     def _send_marked(self, flight: Flight, stage: int, packet: bytes) -> None:
         flight.stage = stage

@@ -135,6 +135,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Wall time at which the session of a lost connection ends; 0: never."""
 
     subscriptions: tuple[SubscriptionRecord, ...] = ()
+    given_up: tuple[SubscriptionRecord, ...] = ()
+    """Subscriptions that ended while publishes to the client were unacknowledged."""
+
     received: tuple[int, ...] = ()
     """Packet ids of QoS 2 publishes that are stored and not released."""
 

@@ -17,6 +17,9 @@ from protocols.mqtt.topics import parse_filter
 
 PACKET_ID_MAX: Final = 65_535
 
+GIVEN_UP_MAX: Final = 100
+"""Subscriptions of a session that are remembered after UNSUBSCRIBE for what is under way."""
+
 
 @lru_cache(maxsize=1)
 def packet_id_bytes() -> list[bytes]:
@@ -56,10 +59,15 @@ class Plan(NamedTuple):
 class Subscriptions:
     """By filter and by tag; what is decided once per kind of delivery is remembered."""
 
-    def __init__(self, known: Iterable[Subscribed] = ()) -> None:
+    def __init__(
+        self, known: Iterable[Subscribed] = (), given_up: Iterable[Subscribed] = ()
+    ) -> None:
         self._by_filter = {item.topic_filter: item for item in known}
-        self._next_tag = max((item.tag for item in self._by_filter.values()), default=0) + 1
         self._by_tag = {item.tag: item for item in self._by_filter.values()}
+        self._given_up = {item.tag: item for item in given_up}
+        """What something under way was found by; see ``plan_again``."""
+
+        self._next_tag = max((*self._by_tag, *self._given_up), default=0) + 1
         self._plans: dict[tuple[tuple[int, ...], int, bool, bool], Plan | None] = {}
         self.has_no_local = any(item.no_local for item in self._by_filter.values())
         self.is_partial = False
@@ -110,8 +118,16 @@ class Subscriptions:
         gone = self._by_filter.pop(topic_filter, None)
         if gone is not None:
             del self._by_tag[gone.tag]
+            self._given_up[gone.tag] = gone
+            if len(self._given_up) > GIVEN_UP_MAX:
+                del self._given_up[next(iter(self._given_up))]
             self._changed(had_no_local=gone.no_local)
         return gone
+
+    @property
+    def given_up(self) -> list[Subscribed]:
+        """The newest of those that were removed."""
+        return list(self._given_up.values())
 
     def plan(self, reads: tuple[int, ...], qos: int, retain: bool, is_own: bool) -> Plan | None:
         """
@@ -137,19 +153,25 @@ class Subscriptions:
             self._plans[key] = self._decide(*key)
         return self._plans[key]
 
+    def plan_again(
+        self, reads: tuple[int, ...], qos: int, sent_qos: int, retain: bool
+    ) -> Plan | None:
+        """
+        How what was sent at *sent_qos* is sent again, subscribed to or not [MQTT-3.10.4-3].
+
+        None: nothing is known of what it was sent for.
+        """
+        both = ((self._by_tag.get(tag) or self._given_up.get(tag)) for tag in reads)
+        found = [item for item in both if item is not None]
+        return _planned(found, qos, retain)._replace(qos=sent_qos) if found else None
+
     def _decide(self, reads: tuple[int, ...], qos: int, retain: bool, is_own: bool) -> Plan | None:
         wanting = [
             item
             for tag in reads
             if (item := self._by_tag.get(tag)) is not None and not (is_own and item.no_local)
         ]
-        if not wanting:
-            return None
-        return Plan(
-            min(qos, max(item.qos for item in wanting)),
-            retain and any(item.retain_as_published for item in wanting),
-            tuple(item.identifier for item in wanting if item.identifier),
-        )
+        return _planned(wanting, qos, retain) if wanting else None
 
     def _changed(self, *, had_no_local: bool, has_no_local: bool = False) -> None:
         if has_no_local:
@@ -158,6 +180,15 @@ class Subscriptions:
             self.has_no_local = any(item.no_local for item in self._by_filter.values())
         self._plans.clear()
         self.judged_at = -1
+
+
+def _planned(wanting: Sequence[Subscribed], qos: int, retain: bool) -> Plan:
+    """One PUBLISH for all of them."""
+    return Plan(
+        min(qos, max(item.qos for item in wanting)),
+        retain and any(item.retain_as_published for item in wanting),
+        tuple(item.identifier for item in wanting if item.identifier),
+    )
 
 
 # ── out ─────────────────────────────────────────────────────────────────────────────────
@@ -215,6 +246,7 @@ class Stage:
     WAITING: Final = 0  # QoS 2: its mark is not durable yet
     SENT: Final = 1
     RECEIVED: Final = 2  # QoS 2: PUBREC came, PUBREL is out
+    SENT_QOS2: Final = 3  # only as a mark: SENT at QoS 2, whatever is subscribed by the next time
 
 
 class Flight:

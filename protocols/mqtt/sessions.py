@@ -270,6 +270,7 @@ class Sessions:
             expiry_s=opening.expiry_s,
             will=opening.will,
             subscriptions=kept.subscriptions if kept else (),
+            given_up=kept.given_up if kept else (),
             received=kept.received if kept else (),
             next_id=kept.next_id if kept else 1,
             leftovers=kept.leftovers if kept else (),

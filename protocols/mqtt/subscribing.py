@@ -228,7 +228,9 @@ class Subscriber:
         records = subscription_records(list(opened.subscriptions))
         old = opened.owned.record
         has_group = old.has_group or any(is_read(item) for item in opened.subscriptions)
-        record = msgspec.structs.replace(old, subscriptions=records, has_group=has_group)
+        record = msgspec.structs.replace(
+            old, subscriptions=records, given_up=opened.given_up, has_group=has_group
+        )
         opened.owned = await self._front.sessions.save(opened.owned, record)
 
     async def unsubscribe(self, packet: Unsubscribe) -> None:
