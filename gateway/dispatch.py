@@ -270,6 +270,7 @@ def copy_of(
         topic=message.topic,
         tag=properties.get("TAGS", ""),
         retain=is_retained,
+        clears_retained=is_retained and not message.body,
         queues=tuple(queues),
         is_in_topic=False,
     )

@@ -1,5 +1,6 @@
 """Late entries: what a store got without a gateway reaches every subscription, once."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from store.answers import TopicConfig
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster
 from tests.support.direct_producer import send_direct
+from tests.support.patience import PATIENCE_S
 
 
 class World:
@@ -132,3 +134,25 @@ async def test_a_message_of_a_gateway_has_no_entry(world: World) -> None:
     await world.core.pipeline.send(call(), messages("sent/x", b"1"))
     await sink.wait(1)
     assert engine.stat_queue(QueueRef(QueueKind.DISPATCH, "$dispatch").key(), "").stored_count == 0
+
+
+async def test_a_delayed_retained_value_is_set_and_cleared_when_it_is_due(world: World) -> None:
+    """Not before; an empty one takes it from every store that could have it."""
+    streams, pipeline = world.core.streams, world.core.pipeline
+
+    async def values() -> list[bytes]:
+        return [value.body for value in await streams.retained("", ["later/#"])]
+
+    async def until_values(wanted: list[bytes]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await values() != wanted:  # noqa: ASYNC110 - any condition
+                await asyncio.sleep(0.05)
+
+    for body in (b"kept", b""):
+        before = await values()
+        (message,) = messages("later/t", body, retain=True, clears_retained=not body)
+        due_ms = clock.wall_ms() + 1000
+        await pipeline.send(call(), [message._replace(deliver_at_ms=due_ms)])
+        found = await values()
+        assert found == before or clock.wall_ms() >= due_ms
+        await until_values([body] if body else [])
