@@ -84,6 +84,10 @@ class Store:
             raise ConfigError(
                 [f"store.bind: {config.bind} is not loopback: configure cluster_auth first"]
             )
+        if config.auth.authentication and not self._secret:
+            raise ConfigError(
+                ["store.auth.authentication: configure cluster_auth first; it makes the first user"]
+            )
         self._tasks = Tasks("store")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
@@ -128,6 +132,7 @@ class Store:
             ),
             searches=Searches(self._disk),
             secret=self._secret,
+            access_key=auth.access_key if (auth := self._auth) is not None else "",
             system_topics=system_topics(config),
         )
         configuration.restore(context)

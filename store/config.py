@@ -73,6 +73,24 @@ class TransactionsConfig(ConfigModel):
     transactionCheckMax)."""
 
 
+class AuthConfig(ConfigModel):
+    """Users of the store itself: RocketMQ clients that do not come through a gateway."""
+
+    authentication: bool = False
+    """Requests are signed by a user (``mqadmin createUser``) or with ``cluster_auth``, which makes
+    the first user and may do everything (Apache: authenticationEnabled)."""
+
+    authorization: bool = False
+    """Users do what their rights allow (``mqadmin createAcl``), super users everything (Apache:
+    authorizationEnabled)."""
+
+    @model_validator(mode="after")
+    def _knows_users(self) -> Self:
+        if self.authorization and not self.authentication:
+            raise ValueError("authorization needs authentication: rights are those of users")
+        return self
+
+
 class StoreConfig(ConfigModel):
     """A message store."""
 
@@ -150,6 +168,9 @@ class StoreConfig(ConfigModel):
 
     recall: bool = True
     """Whether delayed messages may be recalled (Apache: recallMessageEnable, off there)."""
+
+    auth: AuthConfig = AuthConfig()
+    """Who may use the store directly."""
 
     transactions: TransactionsConfig = TransactionsConfig()
     """When producers are asked about their transactions."""

@@ -21,10 +21,10 @@ from protocols.remoting.delivering import encode_deliver
 from protocols.remoting.headers import HeaderError
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import PrivateCode
-from protocols.remoting.signing import ACCESS_KEY, is_signed_by
 from store.answers import StoreFailed
 from store.committer import Committer
 from store.engine import WriteBatch
+from store.handlers.access import PRIVATE_CODES, refusal
 from store.handlers.answers import not_available, refuse
 from store.handlers.backlog import QUIET_S, WAIT_S_MAX
 from store.handlers.clients import tell_members
@@ -37,7 +37,6 @@ from store.metrics import ServerCounters
 
 logger = logging.getLogger("tidegate.store")
 
-PRIVATE_CODES: Final = range(20000, 21000)
 SET_ASIDE: Final = frozenset((PrivateCode.SEND, PrivateCode.GROUP_OPEN))
 """Long work: a frame of messages, a group with thousands of queues."""
 
@@ -156,11 +155,10 @@ class StoreServer:
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                     remark=f"request type {command.code} not supported",
                 )
-            elif not self._may(connection, command):
-                answer = command.answer(
-                    ResponseCode.NO_PERMISSION,
-                    remark="this store asks for the cluster's credential",
-                )
+            elif not connection.has_access and (
+                remark := refusal(self.context, connection, command)
+            ):
+                answer = command.answer(ResponseCode.NO_PERMISSION, remark=remark)
             else:
                 answer = handler(self.context, connection, command)
         except HeaderError as error:
@@ -177,17 +175,6 @@ class StoreServer:
             answer = command.answer(ResponseCode.SYSTEM_ERROR, remark="internal error, see the log")
         if answer is not None:
             connection.answer(command, answer)
-
-    def _may(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Whether the peer has shown the cluster's credential: with HELLO, or on each request."""
-        if connection.has_access:
-            return True
-        if not command.fields.get(ACCESS_KEY):
-            return False
-        is_right = is_signed_by(command, self.context.secret)
-        if is_right and command.code == PrivateCode.HELLO:
-            connection.has_access = True
-        return is_right
 
     @staticmethod
     def _malformed(

@@ -20,6 +20,7 @@ class Connection:
         "host",
         "is_control",
         "is_paused",
+        "is_super",
         "opened",
         "peer",
         "presence",
@@ -33,6 +34,9 @@ class Connection:
 
         self.has_access = has_access
         """It may use private codes and write to internal topics."""
+
+        self.is_super = has_access
+        """Of the request that is handled: the cluster's credential or a super user's signed it."""
 
         self.gateway: GatewayKey | None = None
         """From its HELLO."""

@@ -57,6 +57,9 @@ class Context:
     secret: str = ""
     """Shared secret of the cluster; empty: connections need no credential."""
 
+    access_key: str = ""
+    """The name that the cluster's requests are signed with."""
+
     address: str = ""
     """``host:port`` as advertised to clients and gateways."""
 

@@ -20,6 +20,7 @@ from store.handlers import (
     statistics,
     subscription_groups,
     topics,
+    users,
 )
 from store.handlers.context import Handler
 
@@ -43,6 +44,7 @@ MODULES = (
     relays,
     replies,
     statistics,
+    users,
 )
 
 

@@ -57,6 +57,7 @@ WORKS: tuple[Row, ...] = (
     Row("consumerProgress", "{group} +1"),
     Row("consumerStatus -g {group} -i {client}", "Consumer Properties"),
     Row("consumerStatus -g {group}", "Rebalance OK"),
+    Row("consumerStatus -g {group} -i {client} -s", "Consumer jstack"),
     Row("brokerConsumeStats -b {broker}", "Diff Total"),
     Row("statsAll -t {topic}", "{topic} +{group}"),
     Row("cloneGroupOffset -s {group} -d Cloned -t {topic}", "clone group offset success"),
@@ -74,10 +75,28 @@ WORKS: tuple[Row, ...] = (
     Row("exportMetadata -c {cluster} -f {folder}", "export .*metadata.json success"),
     Row("exportConfigs -c {cluster} -f {folder}", "export .*configs.json success"),
     Row("exportMetrics -c {cluster} -f {folder}", "export .*metrics.json success"),
+    Row("createUser -c {cluster} -u alice -p secret -t Normal", "create user to .* success"),
+    Row("updateUser -b {broker} -u alice -s disable", "update user to .* success"),
+    Row("getUser -b {broker} -u alice", "alice +secret +Normal +disable"),
+    Row("copyUser -f {broker} -t {broker} -u alice", "copy user of alice .* success"),
+    Row("listUser -c {cluster} -f ali", "alice +secret"),
+    Row(
+        "createAcl -c {cluster} -s User:alice -r Topic:T*,Group:G -a Pub,Sub -i 10.0.0.0/8"
+        " -d Allow",
+        "create acl to .* success",
+    ),
+    Row("updateAcl -b {broker} -s User:alice -r Group:G -a Sub -d Deny", "update acl .* success"),
+    Row("getAcl -b {broker} -s User:alice", "User:alice +Custom +Group:G +.*Sub.*Deny"),
+    Row("copyAcl -f {broker} -t {broker} -s User:alice", "copy acl of User:alice .* success"),
+    Row("listAcl -c {cluster} -s alice -r Topic", "User:alice +Custom +Topic:T[*] +.*10.0.0.0/8"),
+    Row("deleteAcl -b {broker} -s User:alice -r Group:G", "delete acl to .* success"),
+    Row("deleteUser -b {broker} -u alice", "delete user to .* success"),
     Row("deleteSubGroup -c {cluster} -g Made", "delete subscription group .* success"),
     Row("deleteTopic -c {cluster} -t Made", "delete topic .Made. .* success"),
 )
 """Rows run in any order but the first and the last two; a command may have several."""
+
+STATIC = "static topics: clients behind a gateway see no brokers that queues could move between"
 
 NOT_APPLICABLE = {
     "addBroker": "brokers of a container process",
@@ -91,6 +110,8 @@ NOT_APPLICABLE = {
     "cleanBrokerMetadata": "Apache's controller",
     "resetMasterFlushOffset": "Apache's slaves",
     "switchTimerEngine": "Apache's two timer engines",
+    "updateStaticTopic": STATIC,
+    "remappingStaticTopic": STATIC,
     "dumpCompactionLog": "reads Apache's files",
     "exportMetadataInRocksDB": "reads Apache's files",
     "rocksDBConfigToJson": "reads Apache's files",
@@ -105,17 +126,7 @@ NOT_APPLICABLE = {
     "clusterRT": "never ends; sends like checkMsgSendRT",
 }
 
-MISSING = {
-    "updateStaticTopic": "static topics",
-    "remappingStaticTopic": "static topics",
-    **dict.fromkeys(
-        (
-            *("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"),
-            *("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"),
-        ),
-        "users and rights are the gateway's files",
-    ),
-}
+MISSING: dict[str, str] = {}
 
 
 def command_of(row: Row) -> str:

@@ -1,11 +1,18 @@
 """Apache's Java client against our name server and our store; its tool is in test_mqadmin."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
+from protocols.remoting.client import RemotingClient
+from protocols.remoting.codes import RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.signing import sign
 from tests.support import java_clients
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -75,3 +82,57 @@ def test_push_consumer(site: Site) -> None:
     java_clients.send(site.namesrv, topic="Push", bodies=bodies)
     found = java_clients.run_java("push", site.namesrv, topic="Push", group="g-push", count=20)
     assert sorted(found) == sorted(bodies)
+
+
+USERS = (
+    *("cluster_auth.access_key=tidegate", "cluster_auth.secret=very-secret"),
+    *("store.auth.authentication=true", "store.auth.authorization=true"),
+)
+
+
+async def _as_cluster(address: str, *requests: tuple[RequestCode, dict[str, str], object]) -> None:
+    """Requests that the cluster's credential signs."""
+    client = await RemotingClient.connect(address)
+    for code, fields, body in requests:
+        command = RemotingCommand(code, fields, msgspec.json.encode(body))
+        sign(command, "tidegate", "very-secret")
+        answer = await client.request(command, PATIENCE_S)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await client.close()
+
+
+def test_a_user_of_the_store_does_what_its_rights_allow() -> None:
+    """Clients that sign as a user of ``store.auth``; others are NO_PERMISSION (16)."""
+    entries = [
+        {"resource": "Topic:Open", "actions": ["Pub", "Sub"], "decision": "Allow"},
+        {"resource": "Group:g-user", "actions": ["Sub"], "decision": "Allow"},
+    ]
+    with Daemons() as daemons:
+        namesrv = daemons.namesrv(*USERS[:2])
+        store = daemons.store(namesrv, *USERS)
+        asyncio.run(
+            _as_cluster(
+                store.addresses["store"],
+                (RequestCode.AUTH_CREATE_USER, {"username": "app"}, {"password": "s3cret"}),
+                (
+                    RequestCode.AUTH_CREATE_ACL,
+                    {"subject": "User:app"},
+                    {"policies": [{"entries": entries}]},
+                ),
+            )
+        )
+        address = namesrv.addresses["namesrv"]
+        right = {"access_key": "app", "secret": "s3cret"}
+        sent = java_clients.send(address, topic="Open", bodies=["signed"], **right)
+        assert sent[0].status == "SEND_OK"
+        found = java_clients.receive(
+            "push", address, topic="Open", group="g-user", count=1, **right
+        )
+        assert [message.body for message in found] == [b"signed"]
+        for options, why in (
+            (right | {"topic": "Closed"}, "has no permission to access Topic:Closed"),
+            ({**right, "secret": "guess", "topic": "Open"}, "check signature failed"),
+            ({"topic": "Open"}, "username cannot be null"),
+        ):
+            with pytest.raises(AssertionError, match=why):
+                java_clients.send(address, bodies=["x"], timeout_ms="3000", **options)

@@ -1,7 +1,7 @@
 """A real store on a socket, and a gateway's end of the private codes, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,9 +49,16 @@ async def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 @asynccontextmanager
 async def running_store(
-    folder: Path, *, disk: Disk | None = None, auth: ClusterAuth | None = None, **changes: Any
+    folder: Path,
+    *,
+    disk: Disk | None = None,
+    auth: ClusterAuth | None = None,
+    auth_of_users: Mapping[str, bool] | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Store]:
-    """Start a store, stop it at the end."""
+    """Start a store, stop it at the end; *auth_of_users* is its block ``auth``."""
+    if auth_of_users is not None:
+        changes["auth"] = auth_of_users
     store = Store(store_config(folder, **changes), disk=disk, auth=auth)
     await store.start()
     try:
