@@ -82,8 +82,9 @@ class Core:
             if queue.topic:
                 self.woken_queues.add((queue.topic, queue.queue_id))
             for group, read in queue.readers:
-                group.ready[read] = None
-                self.woken_groups.add(group.number)
+                if not group.spec.is_volatile:  # those saw it when it was built
+                    group.ready[read] = None
+                    self.woken_groups.add(group.number)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────
 

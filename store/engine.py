@@ -59,6 +59,7 @@ from store.groups.attempts import Attempts
 from store.groups.deliveries import Deliveries
 from store.groups.group import Group
 from store.groups.selection import Wanted
+from store.groups.unacked import Stretch, take_unacked
 from store.index.queues import Queue
 from store.index.sealing import SealWork
 from store.late import LateEntries
@@ -637,6 +638,13 @@ class Engine:
         if attempt_id:
             return self._attempts.take(found, attempt_id, now, invisible_ms, take)
         return take()
+
+    def take_unacked(self, group: int, count: int, now: Now) -> Stretch | None:
+        """``take`` for a stream of a group that nobody acks; None: ``take`` must look."""
+        core = self._core
+        core.at(now)
+        found = self._parts.groups.get(group)
+        return None if found is None else take_unacked(found, core.entries, core.cache, count)
 
     def ready_count(self, group: int) -> int:
         """Entries that ``take`` could grant now (upper bound with tag filters and FIFO)."""

@@ -266,10 +266,11 @@ class StoreServer:
         context = self.context
         woken = context.engine.take_woken()
         context.streams.wake(woken.groups)
-        for group in woken.groups:
-            context.waits.wake(("group", group))
-        for queue in woken.queues:
-            context.waits.wake(queue)
+        if context.waits:
+            for group in woken.groups:
+                context.waits.wake(("group", group))
+            for queue in woken.queues:
+                context.waits.wake(queue)
         if woken.is_directory_changed:
             context.waits.wake(DIRECTORY_WAKE)
             context.waits.wake(APPLIED_WAKE)

@@ -32,6 +32,7 @@ DELIVERY_ONE: Final = struct.Struct(">IIQIHBBHIBH")
 """A delivery with one read tag, in one go; most are such."""
 
 RUN: Final = struct.Struct(">IIIHBIIB")
+RUN_ONE: Final = struct.Struct(">IIIHBIIBH")
 
 
 class DeliveryItem(NamedTuple):
@@ -89,7 +90,7 @@ def encode_deliver(
 ) -> bytes:
     """*records* are (position, stored record) each."""
     positions, pieces = [position for position, _ in records], [record for _, record in records]
-    packed = [pack_delivery(item) for item in deliveries], [pack_run(run) for run in runs]
+    packed = [pack_delivery(item) for item in deliveries], [pack_run(*run) for run in runs]
     return join_deliver(store_epoch, positions, [*map(len, pieces)], pieces, *packed)
 
 
@@ -100,9 +101,21 @@ def pack_delivery(item: DeliveryItem) -> bytes:
     return DELIVERY.pack(*item[:9], len(tags)) + struct.pack(f">{len(tags)}H", *tags)
 
 
-def pack_run(run: RunItem) -> bytes:
-    tags = run.tags
-    return RUN.pack(*run[:7], len(tags)) + struct.pack(f">{len(tags)}H", *tags)
+def pack_run(
+    stream: int,
+    group: int,
+    grant: int,
+    attempt: int,
+    flags: int,
+    first: int,
+    length: int,
+    tags: tuple[int, ...],
+) -> bytes:
+    """The bytes of a ``RunItem`` of these."""
+    if len(tags) == 1:
+        return RUN_ONE.pack(stream, group, grant, attempt, flags, first, length, 1, tags[0])
+    head = RUN.pack(stream, group, grant, attempt, flags, first, length, len(tags))
+    return head + struct.pack(f">{len(tags)}H", *tags)
 
 
 def join_deliver(

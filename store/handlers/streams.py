@@ -13,13 +13,7 @@ from collections.abc import Iterable, Sequence
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
-from protocols.remoting.delivering import (
-    DeliveryItem,
-    RunItem,
-    join_deliver,
-    pack_delivery,
-    pack_run,
-)
+from protocols.remoting.delivering import DeliveryItem, pack_delivery, pack_run
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
@@ -31,156 +25,15 @@ from protocols.remoting.private import (
 from store.answers import Granted, GrantedRun
 from store.engine import Engine
 from store.handlers.connection import Connection
+from store.handlers.outgoing import FRAME_RESERVE, ITEM_BYTES, Outbox, Stream
 from store.handlers.presence import GatewayKey
 
 logger = logging.getLogger("tidegate.store.streams")
 
-ITEM_BYTES = 40
-"""What a delivery adds to a frame beside its record, roughly: its item and its read tags."""
-
-FRAME_RESERVE = 64 << 10
-"""Left free in a frame for heads and read tags, which ``ITEM_BYTES`` only estimates."""
+OUTBOX_BYTES_HIGH = FRAME_BYTES_MAX >> 1
+"""A frame of so many bytes gets no further stream in this tick."""
 
 IN_EXCLUSIVE_USE = "in exclusive use"
-
-
-class Stream:
-    """One standing pop of one group for one gateway."""
-
-    __slots__ = (
-        "connection",
-        "credit",
-        "gateway",
-        "group",
-        "holder",
-        "is_exclusive",
-        "is_retired",
-        "lost_at",
-        "number",
-        "priority",
-        "sent",
-    )
-
-    def __init__(
-        self, connection: Connection, gateway: GatewayKey, number: int, group: int, holder: int
-    ) -> None:
-        self.connection = connection
-        self.gateway = gateway
-        self.number = number
-        """Chosen by the gateway; names the stream on its connection."""
-
-        self.group = group
-        self.holder = holder
-        """What the engine knows its deliveries by."""
-
-        self.credit = 0
-        self.sent = 0
-        self.is_exclusive = False
-        """Nobody else may read the group."""
-
-        self.priority = 0
-        """Streams with a lower one get what those with a higher one have no credit for."""
-
-        self.is_retired = False
-        """It takes nothing any more, and waits for what is out to be settled."""
-
-        self.lost_at: float | None = None
-        """When its connection was lost; its deliveries wait so long for a resume."""
-
-
-class Outbox:
-    """The DELIVER of one connection and tick, being built as packed pieces."""
-
-    __slots__ = (
-        "byte_count",
-        "connection",
-        "deliveries",
-        "indexes",
-        "lengths",
-        "positions",
-        "records",
-        "runs",
-    )
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.records: list[bytes | memoryview] = []
-        """Bytes of all records, neighbours as one piece."""
-
-        self.positions: list[int] = []
-        self.lengths: list[int] = []
-        """Of each record."""
-
-        self.deliveries: list[bytes] = []
-        self.runs: list[bytes] = []
-        self.indexes: dict[int, int] = {}
-        """Position of a record → where it stands in the table."""
-
-        self.byte_count = 0
-
-    @property
-    def room(self) -> int:
-        """Deliveries that still fit; an estimate by bytes, exact by count."""
-        if self.byte_count >= FRAME_BYTES_MAX >> 1:
-            return 0
-        return FRAME_ITEMS_MAX - len(self.deliveries) - len(self.runs)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.deliveries and not self.runs
-
-    def would_overflow(self, record_bytes: int) -> bool:
-        """Whether the frame must leave before a record of so many bytes is added."""
-        is_large = self.byte_count + record_bytes > FRAME_BYTES_MAX - FRAME_RESERVE
-        return not self.is_empty and (is_large or len(self.deliveries) >= FRAME_ITEMS_MAX)
-
-    def add_records(
-        self,
-        positions: Sequence[int],
-        lengths: Sequence[int],
-        records: Sequence[bytes | memoryview],
-        byte_count: int,
-    ) -> int:
-        """The index of the first in the table; *records*: the bytes of all, in order."""
-        first = len(self.positions)
-        self.indexes.update(zip(positions, range(first, first + len(positions)), strict=False))
-        self.positions += positions
-        self.lengths += lengths
-        self.records += records
-        self.byte_count += byte_count
-        return first
-
-    def unknown_count(self, positions: Sequence[int], at: int) -> int:
-        """How many of *positions* from *at* on are not in the table."""
-        indexes, stop = self.indexes, at + 1
-        while stop < len(positions) and positions[stop] not in indexes:
-            stop += 1
-        return stop - at
-
-    def known_count(self, positions: Sequence[int], at: int, first: int) -> int:
-        """How many of *positions* from *at* on lie side by side in the table, from *first* on."""
-        table = self.positions
-        wanted = len(positions) - at
-        if table[first : first + wanted] == positions[at:]:
-            return wanted
-        count = 1
-        while first + count < len(table) and table[first + count] == positions[at + count]:
-            count += 1
-        return count
-
-    def send(self, store_epoch: int) -> None:
-        """Queue the DELIVER; the outbox starts anew."""
-        if self.is_empty:
-            return
-        body = join_deliver(
-            store_epoch, self.positions, self.lengths, self.records, self.deliveries, self.runs
-        )
-        command = RemotingCommand(PrivateCode.DELIVER, None, body, flag=ONEWAY_FLAG, is_binary=True)
-        self.connection.peer.send((command,))
-        self.records, self.positions, self.lengths = [], [], []
-        self.deliveries, self.runs = [], []
-        self.indexes.clear()
-        self.byte_count = 0
 
 
 class Streams:
@@ -325,7 +178,8 @@ class Streams:
         """Deliver what credit allows; True: a slow peer or a full frame left more to do."""
         woken, self._woken = self._woken, {}
         for group in woken:
-            self._serve_group(group, now)
+            if not self._serve_unacked(group, now):
+                self._serve_group(group, now)
         epoch = self._engine.epoch
         for outbox in self._outboxes.values():
             outbox.send(epoch)
@@ -337,6 +191,35 @@ class Streams:
         outbox = self._outboxes.pop(connection, None)
         if outbox is not None:
             outbox.send(self._engine.epoch)
+
+    def _serve_unacked(self, group: int, now: Now) -> bool:
+        """Serve a group of one stream that nobody acks; False: it may be of another kind."""
+        streams = self._by_group.get(group)
+        if streams is None:
+            return True
+        if len(streams) > 1:
+            return False
+        (stream,) = streams
+        count = stream.credit - stream.sent
+        if count <= 0 or stream.lost_at is not None:
+            return True  # woken again by new credit, or by its end
+        outbox = self._outboxes.get(stream.connection) or self._outbox(stream.connection)
+        if outbox.is_slow or outbox.byte_count >= OUTBOX_BYTES_HIGH:
+            return False
+        stretch = self._engine.take_unacked(group, min(count, FRAME_ITEMS_MAX), now)
+        if stretch is None:
+            return False
+        taken = len(stretch.positions)
+        if stretch.byte_count >= OUTBOX_BYTES_HIGH:
+            self._deliver(
+                stream, GrantedRun(stretch.positions, 0, stretch.flags, stretch.tags), now
+            )
+        elif taken:
+            outbox.add_stretch(stream.number, group, stretch, self._engine.epoch)
+            stream.sent += taken
+        if taken == FRAME_ITEMS_MAX:
+            self._woken[group] = None
+        return True
 
     def _serve_group(self, group: int, now: Now) -> None:
         streams = self._by_group.get(group)
@@ -365,7 +248,8 @@ class Streams:
         if len(eager) > 1:  # competing consumers share what is there
             share = max(1, -(-self._engine.ready_count(group) // len(eager)))
         for stream in eager:
-            room = 0 if stream.connection.peer.is_slow else self._outbox(stream.connection).room
+            outbox = self._outbox(stream.connection)
+            room = 0 if outbox.is_slow else outbox.room
             count = min(stream.credit - stream.sent, share, room)
             if count <= 0:
                 self._woken[group] = None
@@ -415,17 +299,8 @@ class Streams:
                 if size > FRAME_BYTES_MAX - FRAME_RESERVE:
                     return at
                 first = outbox.add_records(positions[at:stop], lengths, records, size)
-            run = RunItem(
-                stream.number,
-                stream.group,
-                granted.grant,
-                1,
-                granted.flags,
-                first,
-                stop - at,
-                granted.tags,
-            )
-            outbox.runs.append(pack_run(run))
+            run = stream.number, stream.group, granted.grant, 1, granted.flags, first, stop - at
+            outbox.runs.append(pack_run(*run, granted.tags))
             outbox.byte_count += ITEM_BYTES
             at = stop
         return count
