@@ -26,8 +26,9 @@ from protocols.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
+from tests.support.patience import PATIENCE_S
 
-WAIT_S = 30.0
+WAIT_S = PATIENCE_S
 """Far more than any answer takes on a loaded machine."""
 
 Address = tuple[str, int]

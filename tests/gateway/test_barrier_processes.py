@@ -51,8 +51,8 @@ def test_a_stopped_gateway_wakes_up_fenced(daemons: Daemons) -> None:
     subscriber.on_subscribe = lambda *_: subscribed.set()
     warm = publisher.publish("t/0", b"warm", qos=1)
     warm.wait_for_publish(PATIENCE_S)
-    two.signal(signal.SIGSTOP)
     started = time.monotonic()
+    two.signal(signal.SIGSTOP)
     subscriber.subscribe("t/+", qos=1)
     sent = [publisher.publish("t/1", b"%d" % index, qos=1) for index in range(20)]
     assert subscribed.wait(PATIENCE_S), "the SUBACK does not wait for ever"

@@ -3,22 +3,17 @@
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import tidegate
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons, wait_until
 
 pytestmark = pytest.mark.client
-
-
-def tidegate(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "gateway.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=cwd)
 
 
 THREE_MISTAKES = """\

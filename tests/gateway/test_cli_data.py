@@ -1,13 +1,12 @@
 """The data commands against a running store: what scripts see."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.patience import PATIENCE_S
+from tests.support import commands
+from tests.support.commands import output_of
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -21,15 +20,7 @@ def up() -> Iterator[Daemon]:
 
 def tidegate(up: Daemon, *arguments: str, code: int = 0, text: str | None = None) -> str:
     """The command's stdout; its exit code must be *code*."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *arguments, "-n", up.addresses["namesrv"]],
-        capture_output=True,
-        text=True,
-        input=text,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return output_of(*arguments, "-n", up.addresses["namesrv"], code=code, text=text)
 
 
 def test_topics_come_and_go(up: Daemon) -> None:
@@ -72,12 +63,7 @@ def test_tail_and_trace_read_without_consuming(up: Daemon) -> None:
 
 def test_errors_are_a_line(up: Daemon) -> None:
     """No traceback for what a person can mend."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "topic", "list", "-n", "127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    done = commands.tidegate("topic", "list", "-n", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.startswith("tidegate: HA_NOT_AVAILABLE for 127.0.0.1:1")
     assert "Traceback" not in done.stderr

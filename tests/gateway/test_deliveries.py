@@ -164,9 +164,7 @@ async def test_a_stream_survives_a_store_restart(world: World) -> None:
     await world.stores.stop_store(name)
     stream.ack([found[0].handle])
     await world.stores.start_store(name)
-    await until(
-        lambda: len(world.core.cluster.up_links()) == len(world.stores.stores), timeout_s=10
-    )
+    await until(lambda: len(world.core.cluster.up_links()) == len(world.stores.stores))
     await world.publish("t/1", b"5", b"6")
     await sink.wait(6)
     assert [d.message.body for d in sink.deliveries[4:]] in ([b"5", b"6"], [b"6", b"5"])

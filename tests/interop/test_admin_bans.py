@@ -1,15 +1,13 @@
 """Kick and ban by the command line, at two gateways of one cluster."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from protocols.mqtt.packets import V5, Connect, Disconnect, Reason
+from tests.support.commands import output_of
 from tests.support.mqtt_client import MqttClient
-from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = pytest.mark.client
@@ -45,10 +43,7 @@ def argon2(password: str) -> str:
 
 def tidegate(gateway: Daemon, *words: str, code: int = 0) -> str:
     url = f"http://{gateway.addresses['admin']}"
-    command = [sys.executable, "-m", "gateway.cli", *words, "--url", url, "--user", USER]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == code, done.stderr
-    return done.stdout
+    return output_of(*words, "--url", url, "--user", USER, code=code)
 
 
 def login(client_id: str) -> Connect:

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.client
 QUEUE_COUNT = 12
 """So many queues fall on both of two stores, but for one chance in two thousand."""
 
+SENT_COUNT = 20
+"""Of each queue; all are read one by one."""
+
 
 ONLY = tuple(f"listeners.{name}.enabled=false" for name in ("events", "grpc", "remoting"))
 """Listeners that these tests do without."""
@@ -93,7 +96,7 @@ async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: Cluster) ->
         for queue in queues:
             await queue.bind(exchange)
         await asyncio.gather(
-            *(exchange.publish(Message(b"%d" % number), "") for number in range(100))
+            *(exchange.publish(Message(b"%d" % number), "") for number in range(SENT_COUNT))
         )
         cluster.other.kill()
         homes = {"here": 0, "away": 0}
@@ -119,9 +122,9 @@ async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: Cluster) ->
                     await asyncio.sleep(0.1)
         for queue in queues:
             bodies = await drain(queue)
-            assert bodies[:100] == [b"%d" % number for number in range(100)]
+            assert bodies[:SENT_COUNT] == [b"%d" % number for number in range(SENT_COUNT)]
             assert bodies[-1] == b"last"
-            assert set(bodies[100:]) <= {b"last", b"refused"}
+            assert set(bodies[SENT_COUNT:]) <= {b"last", b"refused"}
             await queue.delete()
 
 
@@ -256,17 +259,18 @@ async def test_competing_consumers_at_two_gateways(cluster: Cluster) -> None:
 # ── pika ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def blocking(cluster: Cluster) -> Iterator[pika.BlockingConnection]:
-    connection = pika.BlockingConnection(
+def by_pika(daemon: Daemon, **options: float) -> pika.BlockingConnection:
+    properties = {"connection_name": "pika-test"}
+    return pika.BlockingConnection(
         pika.ConnectionParameters(
-            "127.0.0.1",
-            cluster.one.port("amqp"),
-            heartbeat=2,
-            blocked_connection_timeout=10,
-            client_properties={"connection_name": "pika-test"},
+            "127.0.0.1", daemon.port("amqp"), client_properties=properties, **options
         )
     )
+
+
+@pytest.fixture
+def blocking(cluster: Cluster) -> Iterator[pika.BlockingConnection]:
+    connection = by_pika(cluster.one)
     yield connection
     if connection.is_open:
         connection.close()
@@ -335,7 +339,9 @@ def test_pika_sees_the_texts_of_rabbitmq(blocking: pika.BlockingConnection) -> N
     assert blocking.is_open
 
 
-def test_pika_stays_alive_by_heartbeats(blocking: pika.BlockingConnection) -> None:
+def test_pika_stays_alive_by_heartbeats(cluster: Cluster) -> None:
     """Three intervals of silence: the server's heartbeats keep it."""
-    blocking.process_data_events(time_limit=5)
-    assert blocking.channel().queue_declare("", exclusive=True).method.queue
+    connection = by_pika(cluster.one, heartbeat=1)
+    connection.process_data_events(time_limit=3)
+    assert connection.channel().queue_declare("", exclusive=True).method.queue
+    connection.close()

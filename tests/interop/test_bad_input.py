@@ -26,12 +26,20 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from tests.support.mqtt_client import MqttClient
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
 pytestmark = [pytest.mark.client, pytest.mark.timeout(120)]
 
-CLOSED_S_MAX = 8.0
-"""Well below the ten seconds that a silent handshake may take."""
+CLOSED_S_MAX = PATIENCE_S / 2
+"""Below the limit of a handshake."""
+
+UNHURRIED = (
+    "mqtt.connect_s_max=600",
+    "cloudevents.handshake_s_max=600",
+    "grpc.handshake_s_max=600",
+)
+"""Whoever is closed is closed for what it said."""
 
 Proof = Callable[[], Awaitable[None]]
 """Uses a neighbour's connection; fails if it no longer serves."""
@@ -40,7 +48,7 @@ Proof = Callable[[], Awaitable[None]]
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemons(tmp_path_factory.mktemp("bad-input")) as daemons:
-        yield daemons.up()
+        yield daemons.up(*UNHURRIED)
 
 
 # ── attackers ───────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from protocols.mqtt.packets import V5, V311, Connect, Publish, SubscribeItem
 from tests.support.mqtt_client import MqttClient
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import HURRIED, Daemon, Daemons
+from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
@@ -153,11 +154,7 @@ async def test_what_is_sent_while_the_other_side_is_down_is_kept(site: Site) -> 
 
 async def test_another_gateway_carries_on(site: Site) -> None:
     """The one that holds the link is killed."""
-    holder = next(
-        index
-        for index, gateway in enumerate(site.gateways)
-        if _metric(gateway, 'tidegate_bridge_up{bridge="plant"}') == 1
-    )
+    holder = wait_until(lambda: holders(site), "a gateway that holds the link")[0]
     other = 1 - holder
     site.gateways[holder].kill()
     async with there(site, "b") as remote, here(site, "a", other) as local:
@@ -172,9 +169,13 @@ async def test_another_gateway_carries_on(site: Site) -> None:
     site.gateways[holder].restart()
 
 
-def _metric(gateway: Daemon, name: str) -> float:
-    import urllib.request
+def holders(site: Site) -> list[int]:
+    """Which gateways have a link to the other broker."""
+    name = 'tidegate_bridge_up{bridge="plant"}'
+    return [index for index, gateway in enumerate(site.gateways) if _metric(gateway, name) == 1]
 
+
+def _metric(gateway: Daemon, name: str) -> float:
     url = f"http://{gateway.addresses['admin']}/metrics"
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         for line in answer.read().decode().splitlines():

@@ -4,12 +4,12 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.support.commands import output_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
@@ -42,9 +42,8 @@ def publish(daemon: Daemon, topic: str, body: str, *credentials: str) -> None:
 
 def test_the_services_pass_a_message(tmp_path: Path) -> None:
     """Generated credentials; published at gateway 1, received at gateway 2."""
-    command = [sys.executable, "-m", "gateway.cli", *command_of("init", tmp_path), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    password = json.loads(done.stdout)["passwords"]["admin"]
+    made = output_of(*command_of("init", tmp_path), "--json")
+    password = json.loads(made)["passwords"]["admin"]
     with Daemons(tmp_path) as daemons:
         namesrv = daemons.start(*command_of("namesrv", tmp_path), name="ns")
         address = namesrv.addresses["namesrv"]

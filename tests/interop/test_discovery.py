@@ -3,8 +3,6 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +18,7 @@ from protocols.remoting.bodies import ClusterInfo, decode_body
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
+from tests.support.commands import output_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 
@@ -42,11 +41,9 @@ def brokers_at(name_server: Daemon) -> set[str]:
     return asyncio.run(ask())
 
 
-def tidegate(*arguments: str) -> Any:
+def tidegate(*words: str) -> Any:
     """A command's JSON."""
-    command = [sys.executable, "-m", "gateway.cli", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    return json.loads(done.stdout or "[]")
+    return json.loads(output_of(*words, "--json") or "[]")
 
 
 def post(gateway: Daemon, topic: str) -> int:

@@ -35,7 +35,7 @@ class MqttReader:
     """A durable session; ``bodies`` outlives its connections."""
 
     def __init__(self) -> None:
-        self.bodies: list[str] = []
+        self.bodies: set[str] = set()
 
     def connect(self, port: int) -> None:
         ready = threading.Event()
@@ -51,7 +51,7 @@ class MqttReader:
         self._client = client
 
     def _take(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
-        self.bodies.append(message.payload.decode())
+        self.bodies.add(message.payload.decode())
 
     def close(self) -> None:
         self._client.disconnect()
@@ -66,15 +66,16 @@ async def bind_queue(port: int) -> None:
         await inbox.bind("amq.topic", f"{TOPIC}.#")
 
 
-async def read_queue(port: int, count: int) -> list[str]:
+async def read_queue(port: int, count: int) -> set[str]:
+    """Until so many different ones have come; those that the dead gateway knew may come twice."""
     connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")
-    found: list[str] = []
+    found: set[str] = set()
     async with connection:
         channel = await connection.channel()
         inbox = await channel.get_queue("late-inbox")
         async with inbox.iterator(timeout=PATIENCE_S) as messages:
             async for message in messages:
-                found.append(message.body.decode())
+                found.add(message.body.decode())
                 await message.ack()
                 if len(found) == count:
                     break
@@ -100,7 +101,7 @@ def add_webhook(port: int, url: str) -> None:
 async def test_direct_sends_reach_everybody_over_the_death_of_the_gateway(
     daemons: Daemons,
 ) -> None:
-    """Half of them is sent while no gateway is alive; each comes once to each protocol."""
+    """Half of them is sent while no gateway is alive; each comes at least once to each protocol."""
     namesrv = daemons.namesrv()
     store = daemons.store(namesrv, *HURRIED)
     create_topic(next(iter(store.addresses.values())), TOPIC)
@@ -112,18 +113,18 @@ async def test_direct_sends_reach_everybody_over_the_death_of_the_gateway(
         add_webhook(gateway.port("events"), sink.url)
         first, second = [f"a{n}" for n in range(5)], [f"b{n}" for n in range(5)]
         send(namesrv, first)
-        wait_until(lambda: len(reader.bodies) == 5, "the first half by MQTT")
+        wait_until(lambda: len(reader.bodies) == len(first), "the first half by MQTT")
         gateway.kill()
         reader.close()
         send(namesrv, second)
         gateway.restart()
         reader.connect(gateway.port("mqtt"))
-        wanted = sorted(first + second)
-        wait_until(lambda: len(reader.bodies) >= 10, "all of them by MQTT")
-        wait_until(lambda: len(set(sink.bodies)) >= 10, "all of them at the webhook")
-        assert sorted(reader.bodies) == wanted
-        assert sorted({body.decode() for body in sink.bodies}) == wanted
-        assert sorted(await read_queue(gateway.port("amqp"), 10)) == wanted
+        wanted = {*first, *second}
+        wait_until(lambda: wanted <= reader.bodies, "all of them by MQTT")
+        wait_until(lambda: len(set(sink.bodies)) >= len(wanted), "all of them at the webhook")
+        assert reader.bodies == wanted
+        assert {body.decode() for body in sink.bodies} == wanted
+        assert await read_queue(gateway.port("amqp"), len(wanted)) == wanted
         reader.close()
 
 

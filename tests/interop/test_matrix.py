@@ -229,7 +229,6 @@ async def test_what_each_protocol_publishes_each_receives(gateway: Daemon) -> No
         wait_until(
             lambda: all(len(receiver.received) >= count for receiver in receivers),
             "every message at the MQTT and the AMQP receiver",
-            20,
         )
     finally:
         for receiver in receivers:

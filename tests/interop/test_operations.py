@@ -5,8 +5,6 @@ One name server, two stores and two gateways in two zones, as processes.
 """
 
 import json
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -22,6 +20,7 @@ from paho.mqtt.properties import Properties
 
 from gateway.identity import hash_password
 from protocols import clock
+from tests.support.commands import answer_to, output_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
@@ -71,7 +70,7 @@ class System(NamedTuple):
 
     def stored(self, topic: str) -> dict[str, int]:
         """Messages of a topic by store; empty: there is no such topic."""
-        done = run("topic", "describe", topic, "--json", "-n", self.names, code=None)
+        done = answer_to("topic", "describe", topic, "--json", "-n", self.names)
         rows: dict[str, int] = {}
         for row in json.loads(done or "[]"):
             if row["messages"]:
@@ -102,18 +101,10 @@ def system() -> Iterator[System]:
         yield System(namesrv, store, here, there)
 
 
-def run(*words: str, code: int | None = 0) -> str:
-    """A command's output; *code* None: whatever it ends with."""
-    command = [sys.executable, "-m", "gateway.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert code in (None, done.returncode), done.stdout + done.stderr
-    return done.stdout
-
-
 def operate(gateway: Daemon, *words: str, code: int = 0) -> Any:
     """An operator's command at a gateway; its JSON."""
     url = f"http://{gateway.addresses['admin']}"
-    return json.loads(run(*words, "--url", url, "--user", "root:right", "--json", code=code))
+    return json.loads(output_of(*words, "--url", url, "--user", "root:right", "--json", code=code))
 
 
 def connect(gateway: Daemon, client_id: str) -> paho.Client:
@@ -172,7 +163,7 @@ def test_topics_by_publishes(system: System) -> None:
     assert sum(system.stored("plant_7_door").values()) == 1
     publish(system.here, "another/1")
     assert system.stored("another") == {}
-    run("topic", "create", "plant_8_door", "-n", system.names)
+    output_of("topic", "create", "plant_8_door", "-n", system.names)
     publish(system.there, "plant/8/door")
     assert sum(system.stored("plant_8_door").values()) == 1
 
@@ -212,7 +203,7 @@ def test_bench_and_top(system: System) -> None:
     """Messages are sent and acknowledged; the stores' counts show them."""
     words = ("--seconds", "1", "--connections", "2", "--inflight", "4", "--json")
     mqtt = json.loads(
-        run(
+        output_of(
             "bench",
             *words,
             "--address",
@@ -223,11 +214,11 @@ def test_bench_and_top(system: System) -> None:
     )
     assert (mqtt["sent"] > 0, mqtt["failed"]) == (True, 0)
     assert mqtt["received"] == mqtt["sent"]
-    run("topic", "create", "BENCH", "-n", system.names)
+    output_of("topic", "create", "BENCH", "-n", system.names)
     direct = ("--protocol", "remoting", "--topic", "BENCH", "--address", system.names)
-    sent = json.loads(run("bench", *words, *direct))["sent"]
+    sent = json.loads(output_of("bench", *words, *direct))["sent"]
     assert sum(system.stored("BENCH").values()) == sent > 0
-    picture = json.loads(run("top", "--count", "1", "--json", "-n", system.names))
+    picture = json.loads(output_of("top", "--count", "1", "--json", "-n", system.names))
     assert [row["store"] for row in picture["stores"]] == ["broker-a", "broker-b"]
     assert [row["gateway"] for row in picture["gateways"]] == ["gw-1", "gw-2"]
 
@@ -258,10 +249,10 @@ def test_a_drained_gateway_sends_its_clients_elsewhere(system: System) -> None:
     wait_until(lambda: len(ends) == len(clients), "all have heard")
     assert ends == [(0x9D, elsewhere)] * len(clients)
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
-        amqp.process_data_events(30)
+        amqp.process_data_events(PATIENCE_S)
     assert closed.value.reply_code == 320
     assert get(system.here.addresses["admin"], "/readyz")[0] == 503
-    found = json.loads(run("namesrv", "gateways", "--json", "-n", system.names))
+    found = json.loads(output_of("namesrv", "gateways", "--json", "-n", system.names))
     assert [row["gateway"] for row in found if row["is_draining"]] == ["gw-1"]
     assert operate(system.here, "drain", "--undo")["stage"] == "serving"
     publish(system.here, "weighted/1")

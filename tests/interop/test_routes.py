@@ -1,8 +1,6 @@
 """Routes over two broker clusters, ACL and throttles, from YAML to what clients see."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -16,6 +14,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.support.commands import answer_to
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
@@ -58,21 +57,13 @@ class System(NamedTuple):
 
     def messages(self, cluster: str, topic: str) -> list[dict[str, Any]]:
         """All messages of a topic in one cluster."""
-        address = self.names[cluster].addresses["namesrv"]
-        command = [sys.executable, "-m", "gateway.cli", "topic", "describe", topic, "--json"]
-        done = subprocess.run([*command, "-n", address], capture_output=True, text=True)
-        count = sum(row["messages"] for row in json.loads(done.stdout or "[]"))
+        where = ("-n", self.names[cluster].addresses["namesrv"], "--json")
+        rows = json.loads(answer_to("topic", "describe", topic, *where) or "[]")
+        count = sum(row["messages"] for row in rows)
         if not count:
             return []
-        command = [sys.executable, "-m", "gateway.cli", "tail", topic, "--from-start", "--json"]
-        done = subprocess.run(
-            [*command, "--count", str(count), "-n", address],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        lines = answer_to("tail", topic, "--from-start", "--count", str(count), *where)
+        return [json.loads(line) for line in lines.splitlines()]
 
 
 @pytest.fixture(scope="module")

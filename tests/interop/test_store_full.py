@@ -126,7 +126,7 @@ async def publish_remoting(up: Daemon) -> int:
     client = await RemotingClient.connect(up.addresses["remoting"])
     try:
         command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, dict(SEND), BODY)
-        return (await client.request(command, 20)).code
+        return (await client.request(command, PATIENCE_S)).code
     finally:
         await client.close()
 

@@ -199,8 +199,8 @@ async def test_a_neighbour_does_not_notice(caplog: pytest.LogCaptureFixture) -> 
     broker = FakeBroker()
     async with (
         gateway(broker, "gw-1", packet_bytes_max=1000) as (_, address),
-        MqttClient(address, Connect(V5, "good-sub"), wait_s=30) as sub,
-        MqttClient(address, Connect(V311, "good-pub"), wait_s=30) as pub,
+        MqttClient(address, Connect(V5, "good-sub")) as sub,
+        MqttClient(address, Connect(V311, "good-pub")) as pub,
     ):
         await sub.subscribe(SubscribeItem("good/#", 1))
         for number in range(STREAMS):

@@ -59,7 +59,7 @@ class FaultyDisk(RealDisk):
         self.sync(name)
 
     def sync(self, name: str) -> None:
-        self.go.wait(30)
+        self.go.wait(WAIT_S)
         if self.is_broken:
             raise OSError(5, "Input/output error")
         super().sync(name)
@@ -192,7 +192,7 @@ async def test_too_much_pending_is_system_busy(tmp_path: Path) -> None:
         command = RemotingCommand
         sends = [
             asyncio.ensure_future(
-                client.request(command(RequestCode.SEND_MESSAGE_V2, SEND, b"x" * 65536), 30)
+                client.request(command(RequestCode.SEND_MESSAGE_V2, SEND, b"x" * 65536), WAIT_S)
             )
             for _ in range(40)
         ]
@@ -218,7 +218,7 @@ async def test_a_gateway_is_not_read_while_the_disk_hangs(tmp_path: Path) -> Non
         assert gateway.client is not None
         disk.go.clear()
         frames = [gateway.frame_of([b"x" * 65536]) for _ in range(64)]
-        sends = [asyncio.ensure_future(gateway.client.request(frame, 30)) for frame in frames]
+        sends = [asyncio.ensure_future(gateway.client.request(frame, WAIT_S)) for frame in frames]
         server = store.local_handler()
         assert isinstance(server, StoreServer)
         await eventually(lambda: server.counters.busy > 0, "the gateway is paused")

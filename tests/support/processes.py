@@ -258,8 +258,11 @@ class Daemons:
 UNHURRIED = ("store.lease_ms=30000", "store.silence_ms_max=30000")
 """A gateway that a loaded machine stops for some seconds is not given up."""
 
-HURRIED = ("store.lease_ms=3000", "store.silence_ms_max=3000")
-"""The defaults, for tests whose gateways are killed: others wait for the end of the lease."""
+HURRIED = ("store.lease_ms=5000", "store.silence_ms_max=5000")
+"""
+For tests whose gateways are killed: others wait for the end of the lease. Not shorter: a gateway
+that stands still for three seconds must not lose its lease, or tests fail that kill nobody.
+"""
 
 LISTENERS = ("mqtt", "mqtt-ws", "amqp", "events", "grpc", "remoting", "admin")
 

@@ -8,7 +8,9 @@ import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
-WAIT_S_MAX = 30.0
+from tests.support.patience import PATIENCE_S
+
+WAIT_S_MAX = PATIENCE_S
 
 Seen = Any
 Properties = pika.BasicProperties
