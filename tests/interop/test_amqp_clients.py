@@ -57,7 +57,7 @@ async def connect(daemon: Daemon) -> AbstractConnection:
 async def drain(queue: AbstractQueue) -> list[bytes]:
     """Everything that is ready, acknowledged."""
     bodies = []
-    while (message := await queue.get(fail=False, no_ack=True)) is not None:
+    while message := await queue.get(fail=False, no_ack=True, timeout=PATIENCE_S):
         bodies.append(message.body)
     return bodies
 
@@ -186,7 +186,7 @@ async def test_messages_outlive_store_and_gateway(cluster: Cluster) -> None:
                 await exchange.publish(
                     Message(b"%d" % number, headers={"n": number}, delivery_mode=2), "a.b"
                 )
-            first = await queue.get()
+            first = await queue.get(timeout=PATIENCE_S)
             await first.ack()
             await channel.declare_queue("kept", passive=True)  # answered after the ack is durable
             store.kill()
@@ -197,7 +197,7 @@ async def test_messages_outlive_store_and_gateway(cluster: Cluster) -> None:
             channel = await connection.channel(on_return_raises=True)
             queue = await channel.declare_queue("kept", durable=True)
             assert queue.declaration_result.message_count == 19
-            message = await queue.get()
+            message = await queue.get(timeout=PATIENCE_S)
             assert (message.body, message.headers) == (b"1", {"n": 1})
             await message.ack()
             exchange = await channel.get_exchange("ex")
