@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -53,7 +53,7 @@ LEASE_PREFIX: Final = "gateway/"
 AWAY_S_MAX: Final = 10.0
 """How long writes and barriers wait for an absent directory before they are refused."""
 
-JOIN_S_MAX: Final = 15.0
+JOIN_S_MAX: Final = 15
 """How long a start waits for the directory store, and for a former life's lease to end."""
 
 READ_WAIT_MS: Final = 20_000
@@ -130,27 +130,21 @@ class DirectoryClient:
 
     async def start(self) -> None:
         """Join and read the table. Raises Refused (no directory store, name taken)."""
-        try:
-            async with asyncio.timeout(JOIN_S_MAX):
-                await self._found.wait()
-        except TimeoutError:
+        if not await _comes(self._tasks.start(self._found.wait(), name="search")):
             raise Refused(
                 Code.NOT_FOUND,
                 "directory",
                 "no store says that it keeps the directory: set store.directory on one of them",
-            ) from None
+            )
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_joined(lambda: None if ready.done() else ready.set_result(None))
         run = self._tasks.start(self._run(), name="tail")
-        try:
-            async with asyncio.timeout(JOIN_S_MAX):
-                await asyncio.wait((ready, run), return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
+        if not await _comes(ready, run):
             raise Refused(
                 Code.HA_NOT_AVAILABLE,
                 self._presence.name,
                 "the directory store grants no lease; does another gateway have this name?",
-            ) from None
+            )
 
     async def leave(self) -> None:
         """Give the lease back and stop."""
@@ -477,6 +471,15 @@ class DirectoryClient:
     def is_live(self, gateway: str, gateway_epoch: int) -> bool:
         record = self.get(LEASE_PREFIX + gateway)
         return record is not None and record.version == gateway_epoch
+
+
+async def _comes(*awaited: asyncio.Future[Any]) -> bool:
+    """Whether one of *awaited* is done within ``JOIN_S_MAX``, a pause of this process apart."""
+    for _ in range(JOIN_S_MAX):
+        done, _ = await asyncio.wait(awaited, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            return True
+    return False
 
 
 def _away(why: str) -> Refused:
