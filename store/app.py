@@ -19,7 +19,7 @@ from protocols.remoting.records import MessageIds, encode_host
 from protocols.remoting.server import RemotingHandler, RemotingServer, serve_remoting
 from protocols.tasks import Tasks
 from store.answers import EngineConfig
-from store.committer import Committer, LazyDisk
+from store.committer import Committer, KernelCommits, LazyDisk, kernel_commits
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
 from store.engine import Engine, Prefetch, PrepareSegment, Upkeep
@@ -146,6 +146,7 @@ class Store:
             done=server.committed,
             failed=server.failed,
             is_in_place=self._is_alone,
+            kernel=self._kernel_commits(),
         )
         committer.start()
         self._listener = await serve_remoting(
@@ -226,6 +227,11 @@ class Store:
         return collect(self._server.context.engine, self._server.counters)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _kernel_commits(self) -> KernelCommits | None:
+        """Where every commit is to be durable, and the disk is not another one by order."""
+        disk = self._writer_disk
+        return kernel_commits(disk) if type(disk) is RealDisk else None
 
     def _engine_config(self) -> EngineConfig:
         config = self.config

@@ -1,9 +1,10 @@
 """
-The writer thread: all that is pending, one write, one fdatasync, one wake-up.
+Commits: all that is pending, one write that is durable when it is done, one wake-up.
 
-The event loop hands in what the engine has built; while the thread syncs, more gathers, so
-commits grow with the load and need no timer (performance rule 5). The engine itself is never
-touched from the thread.
+The event loop hands in what the engine has built; while it is being written, more gathers, so
+commits grow with the load and need no timer (performance rule 5). The kernel writes what is one
+piece of one segment (``store.kernel_writes``), a thread everything else, one at a time and in
+order. The engine itself is never touched from the thread.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import Final
 from protocols import clock
 from store.disk import Buffer, Disk, RealDisk
 from store.engine import WriteBatch
+from store.kernel_writes import KernelWriter
 
 logger = logging.getLogger("tidegate.store.committer")
 
@@ -101,6 +103,54 @@ class Pace:
         return self._since_stall >= WINDOW and self._slow_count <= SLOW_COUNT_MAX
 
 
+class KernelCommits:
+    """Batches the kernel writes, one at a time; on the loop. Raises OSError: not on this system."""
+
+    def __init__(self, disk: RealDisk) -> None:
+        self._disk = disk
+        self._kernel = KernelWriter()
+        self.batch: WriteBatch | None = None
+        """What is being written."""
+
+    def fileno(self) -> int:
+        """Readable when it is done."""
+        return self._kernel.fileno()
+
+    def begin(self, batch: WriteBatch) -> bool:
+        """False: not one piece of one segment, or the system does not want it."""
+        if len(batch.parts) != 1:
+            return False
+        part = batch.parts[0]
+        if part.begins or not part.buffers:
+            return False
+        name, size = part.segment.name, batch.byte_count
+        if self._disk.begin_write(self._kernel, name, part.offset, part.buffers, size):
+            self.batch = batch
+            return True
+        return False
+
+    def take(self) -> tuple[WriteBatch, bool] | None:
+        """(what was written, whether it is durable); None: not done yet. Raises OSError."""
+        result = self._kernel.take_result()
+        batch = self.batch
+        if result is None or batch is None:
+            return None
+        self.batch = None
+        return batch, self._disk.finish_write(result)
+
+    def close(self) -> None:
+        self._kernel.close()
+
+
+def kernel_commits(disk: RealDisk) -> KernelCommits | None:
+    """None: the thread writes everything."""
+    try:
+        return KernelCommits(disk)
+    except OSError as error:
+        logger.info("commits by a thread: %s", error)
+        return None
+
+
 class Committer:
     """
     Makes batches durable in order, off the event loop.
@@ -111,6 +161,7 @@ class Committer:
         failed: called on the loop, once, with the first error. Nothing is written after it.
         is_in_place: small batches may be synced on the loop when nothing else is pending and
             the disk is fast. Never where a gateway shares the loop.
+        kernel: writes what it can, instead of the thread.
     """
 
     def __init__(
@@ -120,8 +171,19 @@ class Committer:
         done: Callable[[WriteBatch, float], None],
         failed: Callable[[Exception], None],
         is_in_place: bool = False,
+        kernel: KernelCommits | None = None,
     ) -> None:
         self._disk = disk
+        self._kernel = kernel
+        self._started = 0.0
+        """When the kernel was given its batch."""
+
+        self._waiting: deque[WriteBatch] = deque()
+        """Next after the kernel's; at most ``OUT_MAX - 1``."""
+
+        self._in_thread = 0
+        """Batches handed to the thread."""
+
         self._is_in_place = is_in_place
         self._done = done
         self._failed = failed
@@ -137,6 +199,8 @@ class Committer:
 
     def start(self) -> None:
         self._thread.start()
+        if self._kernel is not None:
+            self._loop.add_reader(self._kernel.fileno(), self._on_written)
 
     @property
     def has_room(self) -> bool:
@@ -148,8 +212,39 @@ class Committer:
         self.out_count += 1
         if self._may_stay(batch):
             self._commit_in_place(batch)
+        elif self._kernel is not None and self._kernel.batch is not None:
+            self._waiting.append(batch)
         else:
+            self._begin(batch)
+
+    def _begin(self, batch: WriteBatch) -> None:
+        """By the kernel, unless the thread is at it or it must be."""
+        if self._kernel is not None and not self._in_thread:
+            self._started = clock.monotonic()
+            if self._kernel.begin(batch):
+                return
+        self._in_thread += 1
+        self._queue.put(batch)
+
+    def _on_written(self) -> None:
+        """The kernel is done."""
+        assert self._kernel is not None
+        try:
+            written = self._kernel.take()
+        except OSError as error:
+            logger.critical(FAILED, error)
+            self._on_failed(error)
+            return
+        if written is None:
+            return
+        batch, is_durable = written
+        if not is_durable:
+            self._in_thread += 1
             self._queue.put(batch)
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+        if is_durable:
+            self._on_done(batch, clock.monotonic() - self._started)
 
     async def close(self) -> None:
         """Finish what was handed in, then end the thread."""
@@ -158,6 +253,9 @@ class Committer:
         self._queue.put(None)
         await self._ended.wait()
         self._thread.join()
+        if self._kernel is not None:
+            self._loop.remove_reader(self._kernel.fileno())
+            self._kernel.close()
 
     def _may_stay(self, batch: WriteBatch) -> bool:
         return (
@@ -177,6 +275,10 @@ class Committer:
         else:
             self._on_done(batch, clock.monotonic() - started)
 
+    def _on_thread_done(self, batch: WriteBatch, seconds: float) -> None:
+        self._in_thread -= 1
+        self._on_done(batch, seconds)
+
     def _on_done(self, batch: WriteBatch, seconds: float) -> None:
         self.out_count -= 1
         self.pace.note(seconds)
@@ -192,7 +294,7 @@ class Committer:
             while (batch := self._queue.get()) is not None:
                 started = clock.monotonic()
                 batch.execute(self._disk)
-                self._tell(self._on_done, batch, clock.monotonic() - started)
+                self._tell(self._on_thread_done, batch, clock.monotonic() - started)
             if isinstance(self._disk, LazyDisk):
                 self._disk.sync_all()
         except Exception as error:

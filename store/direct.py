@@ -14,6 +14,8 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock, local
 from typing import Final, Protocol
 
+from store.kernel_writes import KernelWriter
+
 PAGE_BYTES: Final = 4096
 
 DIRECT_BYTES: Final = 2 << 20
@@ -59,6 +61,9 @@ class DirectWriter:
         self._start, self._end = 0, -1
         """File offsets of what the buffer still holds from the last write."""
 
+        self._begun = (0, 0)
+        """File offset of the page and the end in the buffer of what the kernel is writing."""
+
         self.is_possible = bool(DIRECT)
         """False once the file system has refused."""
 
@@ -67,14 +72,57 @@ class DirectWriter:
         with self._lock:
             return self._write_pieces(name, offset, buffers)
 
-    def _write_pieces(self, name: str, offset: int, buffers: Sequence[Buffer]) -> bool:
-        """Through one aligned buffer, as often as it takes; each time it is full it is durable."""
+    def begin(
+        self, kernel: KernelWriter, name: str, offset: int, buffers: Sequence[Buffer], size: int
+    ) -> bool:
+        """
+        Hand over *size* bytes that no thread waits for; ``finish`` says what became of them.
+
+        False: not here, not so, not now. Nothing else may be written in between.
+        """
+        if offset % PAGE_BYTES + size > DIRECT_BYTES:
+            return False
+        with self._lock:
+            buffer = self._ready(name)
+            if buffer is None:
+                return False
+            at = offset % PAGE_BYTES
+            start = offset - at
+            self._restore(buffer, offset, at)
+            for piece in buffers:
+                end = at + len(piece)
+                buffer[at:end] = piece
+                at = end
+            self._end = -1
+            self._begun = (start, at)
+            return kernel.begin(self._descriptor, buffer, _pad(buffer, at), start)
+
+    def finish(self, result: int) -> bool:
+        """*result* of what was begun: durable, or to be written again. Raises OSError."""
+        start, end = self._begun
+        if result < 0 and -result not in (EAGAIN, EINVAL):
+            raise OSError(-result, os.strerror(-result))
+        if result < end:
+            return False
+        with self._lock:
+            if self._descriptor >= 0:
+                self._start, self._end = start, start + end
+        return True
+
+    def _ready(self, name: str) -> mmap | None:
+        """The buffer, once *name* is open; None: not here, or not so."""
         if not self.is_possible or (name != self._name and not self._open(name)):
             self._end = -1
-            return False
-        buffer = self._buffer
+            return None
+        if self._buffer is None:
+            self._buffer = aligned(DIRECT_BYTES)
+        return self._buffer
+
+    def _write_pieces(self, name: str, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Through one aligned buffer, as often as it takes; each time it is full it is durable."""
+        buffer = self._ready(name)
         if buffer is None:
-            buffer = self._buffer = aligned(DIRECT_BYTES)
+            return False
         at = offset % PAGE_BYTES
         start = offset - at
         self._restore(buffer, offset, at)
@@ -105,8 +153,7 @@ class DirectWriter:
 
     def _write(self, buffer: mmap, start: int, size: int) -> bool:
         self._end = -1
-        whole = size + -size % PAGE_BYTES
-        buffer[size:whole] = bytes(whole - size)
+        whole = _pad(buffer, size)
         try:
             with memoryview(buffer) as view, view[:whole] as part:
                 if os.pwrite(self._descriptor, part, start) < whole:
@@ -149,6 +196,13 @@ class DirectWriter:
             if self._buffer is not None:
                 self._buffer.close()
                 self._buffer = None
+
+
+def _pad(buffer: mmap, end: int) -> int:
+    """Zeros up to the end of the page; returns it."""
+    whole = end + -end % PAGE_BYTES
+    buffer[end:whole] = bytes(whole - end)
+    return whole
 
 
 class DirectReader:

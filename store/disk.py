@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from store.direct import DIRECT, DirectReader, DirectWriter, aligned
 from store.direct import Buffer as Buffer
+from store.kernel_writes import KernelWriter
 
 IOV_MAX: Final = 1000
 """Buffers per pwritev; Linux allows 1024 (``getconf IOV_MAX``)."""
@@ -213,6 +214,20 @@ class RealDisk:
                     return
         self.write(name, offset, buffers)
         self.sync(name)
+
+    def begin_write(
+        self, kernel: KernelWriter, name: str, offset: int, buffers: Sequence[Buffer], size: int
+    ) -> bool:
+        """``write_through`` by *kernel*, not waited for; False: it has to be called instead."""
+        return self._direct.begin(kernel, name, offset, buffers, size)
+
+    def finish_write(self, result: int) -> bool:
+        """
+        What *kernel* made of it: durable; or False: ``write_through`` has to write it again.
+
+        Raises OSError.
+        """
+        return self._direct.finish(result)
 
     def fill(self, name: str, offset: int, size: int) -> None:
         """Past the page cache where that is possible: zeros need no memory of their own."""

@@ -1,7 +1,9 @@
-"""The writer thread: order, errors, and when a commit may stay on the loop."""
+"""Commits by the kernel, by the thread and on the loop: order, errors, and who does which."""
 
 import asyncio
+import random
 import threading
+from errno import EAGAIN, EINVAL, EIO
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,14 @@ from store.committer import (
     STALL_S,
     WINDOW,
     Committer,
+    KernelCommits,
     LazyDisk,
     Pace,
 )
 from store.disk import Disk, RealDisk
+from store.kernel_writes import KernelWriter
+from store.log.format import SegmentHeader
+from store.log.segments import Segment, WriteBatch, WritePart
 from tests.support.patience import PATIENCE_S
 
 
@@ -39,12 +45,18 @@ class FakeBatch:
 class Run:
     """A committer and what it told."""
 
-    def __init__(self, disk: Disk, *, is_in_place: bool = False) -> None:
+    def __init__(
+        self, disk: Disk, *, is_in_place: bool = False, kernel: KernelCommits | None = None
+    ) -> None:
         self.done: list[FakeBatch] = []
         self.errors: list[Exception] = []
         self.changed = asyncio.Event()
         self.committer = Committer(
-            disk, done=self._on_done, failed=self._on_failed, is_in_place=is_in_place
+            disk,
+            done=self._on_done,
+            failed=self._on_failed,
+            is_in_place=is_in_place,
+            kernel=kernel,
         )
         self.committer.start()
 
@@ -59,8 +71,7 @@ class Run:
                 await self.changed.wait()
 
     def _on_done(self, batch: object, seconds: float) -> None:
-        assert isinstance(batch, FakeBatch)
-        self.done.append(batch)
+        self.done.append(batch)  # type: ignore[arg-type]  # what was handed in
         self.changed.set()
 
     def _on_failed(self, error: Exception) -> None:
@@ -95,6 +106,120 @@ async def test_after_an_error_nothing_is_written(disk: RealDisk) -> None:
     await asyncio.sleep(0)
     assert len(run.errors) == 1
     assert (run.committer.has_room, late.thread) == (False, "")
+
+
+# ── by the kernel ───────────────────────────────────────────────────────────────────────
+
+SEGMENT_BYTES = 4 << 20
+
+
+class Blocks:
+    """Batches of a segment that lies on a disk, and what is to be read back."""
+
+    def __init__(self, disk: RealDisk) -> None:
+        self.segment = Segment(SegmentHeader(bytes(16), 1, 0, 1, 0), SEGMENT_BYTES)
+        disk.create(self.segment.name, SEGMENT_BYTES)
+        self.written = bytearray(SEGMENT_BYTES)
+        self._disk = disk
+        self._at = 64
+        self._chance = random.Random(7)
+
+    def batch(self, size: int, part_count: int = 1) -> WriteBatch:
+        batch = WriteBatch(SEGMENT_BYTES)
+        for _ in range(part_count):
+            part = WritePart(self.segment, self._at, begins=False)
+            part.buffers = [self._chance.randbytes(size), self._chance.randbytes(57)]
+            data = b"".join(part.buffers)
+            self.written[self._at : self._at + len(data)] = data
+            self._at += len(data)
+            batch.byte_count += len(data)
+            batch.parts.append(part)
+        return batch
+
+    def are_there(self) -> bool:
+        return self._disk.read(self.segment.name, 0, SEGMENT_BYTES) == self.written
+
+
+def kernel_or_skip(disk: RealDisk) -> KernelCommits:
+    try:
+        return KernelCommits(disk)
+    except OSError as error:
+        pytest.skip(f"no writes by the kernel here: {error}")
+
+
+async def test_kernel_and_thread_write_one_log_in_order(disk: RealDisk) -> None:
+    """What is not one piece of one segment goes to the thread; each page keeps what it had."""
+    blocks = Blocks(disk)
+    run = Run(disk, kernel=kernel_or_skip(disk))
+    chance = random.Random(8)
+    handed_in: list[object] = []
+    for _ in range(60):
+        parts = 2 if chance.random() < 0.2 else 1
+        batch = blocks.batch(chance.choice((1, 300, 4096, 60_000)), parts)
+        while not run.committer.has_room:
+            await run.until_done(len(run.done) + 1)
+        run.committer.submit(batch)
+        handed_in.append(batch)
+    await run.until_done(len(handed_in))
+    assert run.done == handed_in
+    assert (run.committer.out_count, run.errors) == (0, [])
+    await run.committer.close()
+    assert blocks.are_there()
+
+
+class Broken(KernelCommits):
+    """The kernel reports another result than it had."""
+
+    def __init__(self, disk: RealDisk, result: int) -> None:
+        super().__init__(disk)
+        self._kernel.close()
+        self._kernel = _Reporting(result)
+
+
+class _Reporting(KernelWriter):
+    def __init__(self, result: int) -> None:
+        super().__init__()
+        self._result = result
+
+    def take_result(self) -> int | None:
+        return None if super().take_result() is None else self._result
+
+
+@pytest.mark.parametrize("result", [-EAGAIN, -EINVAL, 0, 4096])
+async def test_what_the_kernel_did_not_write_whole_the_thread_writes(
+    disk: RealDisk, result: int
+) -> None:
+    """A short write, or one the file system does not take: no error, and still in order."""
+    kernel_or_skip(disk).close()
+    blocks = Blocks(disk)
+    run = Run(disk, kernel=Broken(disk, result))
+    batches = [blocks.batch(9000), blocks.batch(100)]
+    for batch in batches:
+        run.committer.submit(batch)
+    await run.until_done(2)
+    assert run.done == batches
+    assert run.errors == []
+    await run.committer.close()
+    assert blocks.are_there()
+
+
+async def test_an_error_of_the_kernel_ends_it(disk: RealDisk) -> None:
+    """EIO: nothing after it is acknowledged, for nobody knows what the disk holds now."""
+    kernel_or_skip(disk).close()
+    blocks = Blocks(disk)
+    run = Run(disk, kernel=Broken(disk, -EIO))
+    run.committer.submit(blocks.batch(100))
+    run.committer.submit(blocks.batch(100))
+    async with asyncio.timeout(PATIENCE_S):
+        while not run.errors:
+            run.changed.clear()
+            await run.changed.wait()
+    assert [str(error) for error in run.errors] == ["[Errno 5] Input/output error"]
+    assert (run.done, run.committer.has_room) == ([], False)
+    await run.committer.close()
+
+
+# ── on the loop ─────────────────────────────────────────────────────────────────────────
 
 
 def fast(run: Run) -> None:
