@@ -23,10 +23,17 @@ BUILD_S_MAX = 300
 RUN_S_MAX = 180
 
 
-def run(command: Sequence[str], url: str, version: int, topic: str) -> list[str]:
-    """The lines that a client printed, sorted. AssertionError if it fails."""
+def run(
+    command: Sequence[str], url: str, version: int, topic: str, *, authority: str = ""
+) -> list[str]:
+    """The lines that a client printed, sorted. *authority*: file. AssertionError if it fails."""
+    env = {**os.environ, "MQTT_CA": authority} if authority else None
     done = subprocess.run(
-        [*command, url, str(version), topic], capture_output=True, text=True, timeout=RUN_S_MAX
+        [*command, url, str(version), topic],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        env=env,
     )
     assert done.returncode == 0, f"{command[0]}: {done.stdout}\n{done.stderr[-3000:]}"
     return sorted(done.stdout.splitlines())

@@ -1,4 +1,6 @@
 // MQTT.js: node mqttjs.js URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints what comes.
+// MQTT_CA: file of the authority for mqtts:// and wss://.
+const fs = require("fs");
 const mqtt = require("mqtt");
 
 const [url, version, topic] = process.argv.slice(2);
@@ -8,6 +10,7 @@ const options = {
   reconnectPeriod: 0,
   connectTimeout: 10000,
 };
+if (process.env.MQTT_CA) options.ca = fs.readFileSync(process.env.MQTT_CA);
 const client = mqtt.connect(url, options);
 const properties = { contentType: "text/plain", userProperties: { k: "v" } };
 let left = 3;

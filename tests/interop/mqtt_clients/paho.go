@@ -1,8 +1,11 @@
 // Go paho: paho URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints what comes.
+// MQTT_CA: file of the authority for tls:// and wss://.
 package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/url"
@@ -36,9 +39,21 @@ func fail(err error) {
 	os.Exit(1)
 }
 
+func security() *tls.Config {
+	pool := x509.NewCertPool()
+	if path := os.Getenv("MQTT_CA"); path != "" {
+		pem, err := os.ReadFile(path)
+		if err != nil || !pool.AppendCertsFromPEM(pem) {
+			fail(fmt.Errorf("no certificate in %s", path))
+		}
+	}
+	return &tls.Config{RootCAs: pool, ServerName: "localhost"}
+}
+
 func run3(address, topic string, received chan string) {
 	options := mqtt3.NewClientOptions().AddBroker(address).SetClientID("go-3").SetOrderMatters(true)
 	options.SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(10 * time.Second)
+	options.SetTLSConfig(security())
 	client := mqtt3.NewClient(options)
 	wait(client.Connect())
 	wait(client.Subscribe(topic+"/#", 2, func(_ mqtt3.Client, m mqtt3.Message) {
@@ -60,7 +75,12 @@ func run5(address, topic string, received chan string) {
 	if err != nil {
 		fail(err)
 	}
-	conn, err := net.Dial("tcp", parsed.Host)
+	var conn net.Conn
+	if parsed.Scheme == "tls" {
+		conn, err = tls.Dial("tcp", parsed.Host, security())
+	} else {
+		conn, err = net.Dial("tcp", parsed.Host)
+	}
 	if err != nil {
 		fail(err)
 	}

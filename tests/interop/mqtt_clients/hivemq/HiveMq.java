@@ -1,19 +1,32 @@
 import com.hivemq.client.mqtt.MqttClient;
+import com.hivemq.client.mqtt.MqttClientSslConfig;
 import com.hivemq.client.mqtt.MqttWebSocketConfig;
 import com.hivemq.client.mqtt.datatypes.MqttQos;
 import com.hivemq.client.mqtt.mqtt3.Mqtt3BlockingClient;
 import com.hivemq.client.mqtt.mqtt5.Mqtt5BlockingClient;
+import java.io.FileInputStream;
 import java.net.URI;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.TrustManagerFactory;
 
-/** HiveMQ's client: HiveMq URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints. */
+/**
+ * HiveMQ's client: HiveMq URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints.
+ * MQTT_CA: file of the authority for tls:// and wss://.
+ */
 public class HiveMq {
     public static void main(String[] arguments) throws Exception {
         URI uri = URI.create(arguments[0]);
         String topic = arguments[2];
         var builder = MqttClient.builder().identifier("hivemq-" + ProcessHandle.current().pid())
             .serverHost(uri.getHost()).serverPort(uri.getPort());
-        if (uri.getScheme().equals("ws")) {
+        String authority = System.getenv("MQTT_CA");
+        if (authority != null) {
+            builder = builder.sslConfig(MqttClientSslConfig.builder()
+                .trustManagerFactory(trusting(authority)).build());
+        }
+        if (uri.getScheme().startsWith("ws")) {
             builder = builder.webSocketConfig(
                 MqttWebSocketConfig.builder().serverPath("mqtt").build());
         }
@@ -23,6 +36,18 @@ public class HiveMq {
             run3(builder.useMqttVersion3().buildBlocking(), topic);
         }
         System.exit(0);
+    }
+
+    static TrustManagerFactory trusting(String path) throws Exception {
+        KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
+        store.load(null, null);
+        try (var file = new FileInputStream(path)) {
+            store.setCertificateEntry("ca",
+                CertificateFactory.getInstance("X.509").generateCertificate(file));
+        }
+        var factory = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        factory.init(store);
+        return factory;
     }
 
     static void run5(Mqtt5BlockingClient client, String topic) throws Exception {
