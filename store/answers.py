@@ -284,11 +284,28 @@ class ReadStatus(Enum):
 
 class ReadResult(NamedTuple):
     status: ReadStatus
-    records: Sequence[bytes | memoryview]
+    pieces: Sequence[bytes | memoryview]
+    """Records, neighbours in the log as one piece."""
+
     next_offset: int
     min_offset: int
     max_offset: int
     """End: the offset that the next visible message will have."""
+
+    record_count: int = 0
+    """Of records."""
+
+    @property
+    def records(self) -> list[bytes]:
+        """One by one."""
+        found: list[bytes] = []
+        for piece in self.pieces:
+            at = 0
+            while at < len(piece):
+                size = int.from_bytes(piece[at : at + 4], "big")
+                found.append(bytes(piece[at : at + size]))
+                at += size
+        return found
 
 
 # ── driver side ─────────────────────────────────────────────────────────────────────────

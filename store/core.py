@@ -189,7 +189,9 @@ class Core:
             return found
         return [int.from_bytes(buffer[at - start : at - start + 4], "big") for at in positions]
 
-    def chunk_with(self, segment: Segment, position: int, size: int) -> tuple[int, bytes]:
+    def chunk_with(
+        self, segment: Segment, position: int, size: int
+    ) -> tuple[int, bytes | memoryview]:
         """(log position, bytes) of a stretch with the record; empty: it cannot be read."""
         try:
             return self.ahead.chunk(segment, position, size, min(segment.end, self.log.confirmed))

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocols.errors import Refused
 from store.answers import GroupState, InFlight, ReadResult, ReadStatus
@@ -15,10 +15,22 @@ from store.index.queues import Queue
 from store.log.format import EntryFlag
 from store.log.messages import store_ms
 from store.parts import Parts
-from store.records import Neighbours
+from store.records import Neighbours, Piece
 
 LOOKED_PER_RECORD: Final = 16
 """Entries that a read with a filter looks at for each one that it may return."""
+
+
+class _Found(NamedTuple):
+    """Part of a ``ReadResult``."""
+
+    pieces: list[Piece]
+    record_count: int
+    end: int
+    """Offset to go on from; -1: not read."""
+
+
+_NOTHING: Final = _Found([], 0, -1)
 
 
 class Lookup:
@@ -89,18 +101,21 @@ class Reader:
             return ReadResult(ReadStatus.NO_NEW, [], offset, low, high)
         table = self._parts.compacted.of(queue.number)
         is_compacted = table is not None and queue.topic in self._parts.topics.compacted
-        records: list[bytes | memoryview] = []
-        end = -1
-        if not (is_compacted or matches is not None or queue.has_gaps):
+        found = _NOTHING
+        if not (is_compacted or matches is not None or queue.has_gaps or self._has_targets(queue)):
             rotten_count = self._core.counters.rotten_reads
             try:
-                records, end = self._read_together(queue, offset, high, count, bytes_max, tags)
+                found = self._read_together(queue, offset, high, count, bytes_max, tags)
             except Refused:  # rot among them: one by one, and counted once
                 self._core.counters.rotten_reads = rotten_count
-        if end < 0:
-            records, end = self._read_each(queue, offset, high, count, bytes_max, tags, matches)
-        status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
-        return ReadResult(status, records, end, low, high)
+        if found.end < 0:
+            found = self._read_each(queue, offset, high, count, bytes_max, tags, matches)
+        status = ReadStatus.FOUND if found.record_count else ReadStatus.NO_MATCH
+        return ReadResult(status, found.pieces, found.end, low, high, found.record_count)
+
+    def _has_targets(self, queue: Queue) -> bool:
+        """It may hold entries that point elsewhere: only a light queue does."""
+        return bool(self._core.entries.targets) and not queue.topic
 
     def _read_together(
         self,
@@ -110,13 +125,13 @@ class Reader:
         count: int,
         bytes_max: int,
         tags: frozenset[int],
-    ) -> tuple[list[bytes | memoryview], int]:
-        """(records, offset to go on from). Raises Refused."""
-        records: list[bytes | memoryview] = []
-        targets, room, looked = self._core.entries.targets, bytes_max, 0
+    ) -> "_Found":
+        """Raises Refused."""
+        pieces: list[Piece] = []
+        taken, room, looked = 0, bytes_max, 0
         at = queue.seek(offset)
-        while at < high and len(records) < count and looked < count * LOOKED_PER_RECORD:
-            want = count - len(records)
+        while at < high and taken < count and looked < count * LOOKED_PER_RECORD:
+            want = count - taken
             part = queue.slice(at, min(high, at + (count if tags else want)))
             looked += len(part)
             following = at + len(part)
@@ -128,14 +143,14 @@ class Reader:
                     following = offsets[want]
                     part = part[:want]
             if part:
-                places = [targets.get(entry, entry) for entry in part] if targets else part
-                found = self._neighbours.take(places, room, is_any=bool(records))
-                records += found
-                if len(found) < len(part):
-                    return records, offsets[len(found)]
-                room -= sum([len(record) for record in found])
-            at = queue.seek(following)
-        return records, min(at, high)
+                more, more_count, size = self._neighbours.take(part, room, is_any=taken > 0)
+                pieces += more
+                taken += more_count
+                if more_count < len(part):
+                    return _Found(pieces, taken, offsets[more_count])
+                room -= size
+            at = following if taken == count else queue.seek(following)
+        return _Found(pieces, taken, min(at, high))
 
     def _read_each(
         self,
@@ -146,9 +161,9 @@ class Reader:
         bytes_max: int,
         tags: frozenset[int],
         matches: Callable[[bytes], bool] | None,
-    ) -> tuple[list[bytes | memoryview], int]:
+    ) -> "_Found":
         """The same for all else; what is rot is left out."""
-        records: list[bytes | memoryview] = []
+        records: list[Piece] = []
         size, looked = 0, 0
         end = high
         found = Lookup(self._core)
@@ -165,7 +180,7 @@ class Reader:
             if record and (matches is None or matches(record)):
                 records.append(record)
                 size += len(record)
-        return records, end
+        return _Found(records, len(records), end)
 
     def _entries(
         self, queue: Queue, offset: int, high: int, step: int

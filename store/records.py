@@ -1,43 +1,72 @@
 """
 Stored records that are asked for together: neighbours in the log, mostly.
 
-Each is found near the one before in the index, and verified in the same chunk of the disk.
+Neighbours are found in the index, verified and handed on together: a run of them is one piece.
 """
 
-import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from store.core import Core
-from store.disk import Buffer
-from store.index.entries import NEAR
+from store.index.entries import NEAR, Columns
 from store.index.remnants import Remnant
 from store.log.format import M32, crc_of_size
 
-_U32: Final = struct.Struct(">I")
+Piece = bytes | memoryview
+
+LENGTH_BYTES: Final = 4
+"""A record begins with its length."""
 
 
 class _Taking:
     """Records asked for together, and how far it went."""
 
-    __slots__ = ("at", "found", "is_any", "positions", "room")
+    __slots__ = ("at", "is_any", "is_full", "pieces", "positions", "room")
 
     def __init__(self, positions: Sequence[int], room: int, *, is_any: bool) -> None:
         self.positions = positions
         self.room = room
         self.is_any = is_any
+        self.is_full = False
         self.at = 0
-        self.found: list[bytes | memoryview] = []
+        self.pieces: list[Piece] = []
 
-    def take(self, record: bytes | memoryview, size: int) -> bool:
-        """False: it does not fit any more."""
-        if size > self.room and (self.found or self.is_any):
-            return False
-        self.room -= size
-        self.at += 1
-        self.found.append(record)
-        return True
+    def take(self, view: memoryview, start: int, lengths: Sequence[int]) -> None:
+        """The next records, each of which lies in *view*, whose first byte is at *start*."""
+        count, total = len(lengths), sum(lengths)
+        if total > self.room:
+            count, total = self._fitting(lengths)
+            self.is_full = True
+            if not count:
+                return
+        first = self.at
+        at = self.positions[first]
+        self.at += count
+        self.room -= total
+        if self.positions[first + count - 1] + lengths[count - 1] == at + total:
+            self.pieces.append(view[at - start : at - start + total])
+            return
+        run_at = end = at
+        for index in range(count):
+            at = self.positions[first + index]
+            if at != end:
+                self.pieces.append(view[run_at - start : end - start])
+                run_at = at
+            end = at + lengths[index]
+        self.pieces.append(view[run_at - start : end - start])
+
+    def _fitting(self, lengths: Sequence[int]) -> tuple[int, int]:
+        """(how many there is room for, their bytes); the very first in any case."""
+        sums = list(accumulate(lengths))
+        count = bisect_right(sums, self.room)
+        if count == 0 and self.at == 0 and not self.is_any:
+            count = 1
+        return count, sums[count - 1] if count else 0
+
+    def take_alone(self, record: Piece) -> None:
+        self.take(memoryview(record), self.positions[self.at], (len(record),))
 
 
 class Neighbours:
@@ -48,65 +77,86 @@ class Neighbours:
 
     def take(
         self, positions: Sequence[int], bytes_max: int, *, is_any: bool
-    ) -> list[bytes | memoryview]:
+    ) -> tuple[list[Piece], int, int]:
         """
-        The records at *positions*, as many as fit *bytes_max*; the first in any case, unless
-        there *is any* already. Raises Refused if one cannot be read.
+        (pieces, count, bytes) of the records at ascending *positions*, as many as fit *bytes_max*.
+
+        The first in any case, unless there *is any* already. Raises Refused if one cannot be
+        read.
         """
         taking = _Taking(positions, bytes_max, is_any=is_any)
-        is_full = False
-        while taking.at < len(positions) and not is_full:
+        count = len(positions)
+        while taking.at < count and not taking.is_full:
             cached = self._core.cache.find(positions[taking.at])
-            is_full = self._take_read(taking) if cached is None else _take_cached(taking, *cached)
-        return taking.found
+            if cached is None:
+                self._take_read(taking)
+            else:
+                buffer, at = cached
+                self._take_cached(taking, memoryview(buffer), positions[taking.at] - at)
+        return taking.pieces, taking.at, bytes_max - taking.room
 
-    def _take_read(self, taking: _Taking) -> bool:
-        """What lies in one chunk of the disk and one index; True: no more fits."""
+    def _take_cached(self, taking: _Taking, view: memoryview, start: int) -> None:
+        """What lies in one block that was written a moment ago."""
+        positions = taking.positions
+        stop = bisect_left(positions, start + len(view), taking.at)
+        part = positions[taking.at : stop]
+        lengths: Sequence[int] | None = self._core.entries.lengths_of_neighbours(part)
+        if lengths is None:
+            word = LENGTH_BYTES
+            heads = [view[at - start : at - start + word] for at in part]
+            lengths = [int.from_bytes(head, "big") for head in heads]
+        taking.take(view, start, lengths)
+
+    def _take_read(self, taking: _Taking) -> None:
+        """What lies in one chunk of the disk and one index."""
         core = self._core
-        positions, first, last = taking.positions, taking.at, len(taking.positions)
+        positions, first = taking.positions, taking.at
         position = positions[first]
         columns, index = core.entries.locate(position)
         segment = core.log.segments.find(position)
         if index < 0 or isinstance(columns, Remnant) or segment is None:
-            alone = core.record_at(position)
-            return not taking.take(alone, len(alone))
-        size = columns.lengths[index]
-        start, chunk = core.chunk_with(segment, position, size)
-        view, end, nonce = memoryview(chunk), start + len(chunk), segment.nonce
-        kept, lengths, crcs = columns.positions, columns.lengths, columns.crcs
-        count = len(kept)
-        while position + size <= end:
-            record = view[position - start : position - start + size]
-            if crc_of_size(size)(record, (nonce + position) & M32) != crcs[index]:
+            taking.take_alone(core.record_at(position))
+            return
+        start, chunk = core.chunk_with(segment, position, columns.lengths[index])
+        end, view = start + len(chunk), memoryview(chunk)
+        stop = bisect_left(positions, end, first)
+        part = positions[first:stop]
+        lengths, crcs = _facts(columns, index, part)
+        count = len(lengths)
+        if count == 0:  # the disk cannot read it
+            taking.take_alone(core.record_at(position))
+            return
+        if part[count - 1] + lengths[count - 1] > end:
+            count -= 1  # the last one goes on in the next chunk
+        crc_of, nonce = crc_of_size(lengths[0]), segment.nonce
+        found = [
+            crc_of(view[at - start : at - start + size], (nonce + at) & M32)
+            for at, size in zip(part, lengths[:count], strict=False)
+        ]
+        if found != crcs[:count]:
+            count = [one == two for one, two in zip(found, crcs, strict=False)].index(False)
+        if count:
+            taking.take(view, start, lengths[:count])
+        else:  # too long for a chunk, or rotten
+            taking.take_alone(core.record_at(position))
+
+
+def _facts(
+    columns: Columns, index: int, positions: Sequence[int]
+) -> tuple[Sequence[int], list[int]]:
+    """(length, CRC) of the entries at *positions*, the first of which is at *index*."""
+    kept, count = columns.positions, len(positions)
+    if kept[index : index + count] == positions:
+        stop = index + count
+        return columns.lengths[index:stop].tolist(), columns.crcs[index:stop].tolist()
+    indexes: list[int] = []
+    size = len(kept)
+    for position in positions:
+        if kept[index] != position:
+            index = bisect_left(kept, position, index, min(index + NEAR, size))
+            if index == size or kept[index] != position:
                 break
-            if not taking.take(record, size):
-                return True
-            if taking.at == last:
-                return False
-            position = positions[taking.at]
-            if not start <= position < end:
-                return False
-            index += 1
-            if index == count or kept[index] != position:
-                index = bisect_left(kept, position, index, min(index + NEAR, count))
-                if index == count or kept[index] != position:
-                    return False
-            size = lengths[index]
-        if taking.at == first:  # too long for a chunk, or rotten
-            return not taking.take(core.record_at(position), size)
-        return False
-
-
-def _take_cached(taking: _Taking, buffer: Buffer, at: int) -> bool:
-    """What lies in one block that was written a moment ago; True: no more fits."""
-    view = memoryview(buffer)
-    positions = taking.positions
-    start = positions[taking.at] - at
-    end = start + len(view)
-    for position in positions[taking.at :]:
-        if not start <= position < end:
-            return False
-        (size,) = _U32.unpack_from(view, position - start)
-        if not taking.take(view[position - start : position - start + size], size):
-            return True
-    return False
+        indexes.append(index)
+        index += index + 1 < size
+    lengths, crcs = columns.lengths, columns.crcs
+    return [lengths[at] for at in indexes], [crcs[at] for at in indexes]

@@ -194,6 +194,29 @@ class PullHeader(NamedTuple):
 
 def pull_header(fields: Fields) -> PullHeader:
     """Raises HeaderError."""
+    get = fields.get
+    try:  # as Java clients write it; anything else is looked at field by field
+        return PullHeader(
+            fields["consumerGroup"],
+            fields["topic"],
+            int(fields["queueId"]),
+            int(fields["queueOffset"]),
+            int(fields["maxMsgNums"]),
+            int(fields["sysFlag"]),
+            int(get("commitOffset") or 0),
+            int(get("suspendTimeoutMillis") or 0),
+            get("subscription", ""),
+            int(get("subVersion") or 0),
+            get("expressionType", "TAG"),
+            int(get("maxMsgBytes") or 0),
+            get("bname", ""),
+        )
+    except (KeyError, ValueError):
+        return _pull_header_by_field(fields)
+
+
+def _pull_header_by_field(fields: Fields) -> PullHeader:
+    """Says which field is wrong."""
     return PullHeader(
         group=text_field(fields, "consumerGroup"),
         topic=text_field(fields, "topic"),

@@ -19,11 +19,13 @@ BY_SUBSCRIPTION: Final = "5"
 """``ForbiddenType``: why a pull was refused."""
 
 
-_WRITE: Final = int(Permission.WRITE)  # plain: IntFlag costs 0.6 µs per message
+_READ: Final = int(Permission.READ)  # plain: IntFlag costs 0.6 µs per message
+_WRITE: Final = int(Permission.WRITE)
 
 
 def is_readable(context: Context, group: str, topic: str) -> bool:
-    return f"{group}@{topic}" not in context.engine.settings(FORBIDDEN_TABLE)
+    forbidden = context.engine.settings(FORBIDDEN_TABLE)
+    return not forbidden or f"{group}@{topic}" not in forbidden
 
 
 def can(config: TopicConfig, permission: Permission) -> bool:
@@ -36,11 +38,11 @@ def reading_forbidden(
 ) -> tuple[str, str] | None:
     """(``ForbiddenType``, remark) if *group* may not read the topic now."""
     name = group.group_name
-    if not context.config.permission & Permission.READ:
+    if not context.config.permission & _READ:
         return BY_STORE, f"the store[{context.config.name}] reading is forbidden"
     if not group.consume_enable:
         return BY_GROUP, f"subscription group no permission, {name}"
-    if not can(config, Permission.READ):
+    if not config.perm & _READ:
         return BY_TOPIC, f"the topic[{config.name}] reading is forbidden"
     if not is_readable(context, name, config.name):
         return BY_SUBSCRIPTION, f"the group[{name}] is forbidden for topic[{config.name}]"

@@ -1,7 +1,7 @@
 """Pull by offset (11, 361): what Spark, pull consumers and Apache's push consumers use."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocols import clock
 from protocols.errors import Code, Refused
@@ -19,7 +19,7 @@ from store.handlers.topics import no_such_topic
 SUSPEND_MS_MAX = 60_000
 """Longest long poll; clients ask for 15 or 20 s."""
 
-CODES = {
+CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.NO_NEW: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.NO_QUEUE: ResponseCode.PULL_NOT_FOUND,
@@ -27,6 +27,12 @@ CODES = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_LARGE: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+# Plain numbers: an operation with an IntFlag costs 0.6 µs, and this is the hottest way out.
+_COMMIT_OFFSET: Final = int(PullFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
 
 
 class Pull(NamedTuple):
@@ -70,7 +76,7 @@ def pull(
         read = partial(_attempt, context, connection, request, wanted, True)
         context.backlog.add(connection, read)
         return None
-    waits = header.sys_flag & PullFlag.SUSPEND and header.suspend_ms > 0
+    waits = header.sys_flag & _SUSPEND and header.suspend_ms > 0
     if not _attempt(context, connection, request, wanted, not waits):
         context.waits.add(
             connection,
@@ -98,10 +104,11 @@ def _attempt(
 ) -> bool:
     """Answer with what there is; True: answered."""
     header = wanted.header
-    reset = context.resets.pop((header.group, header.topic, header.queue_id), None)
-    if reset is not None:
-        connection.answer(request, _offset_reset(context, request, header, reset))
-        return True
+    if context.resets:
+        reset = context.resets.pop((header.group, header.topic, header.queue_id), None)
+        if reset is not None:
+            connection.answer(request, _offset_reset(context, request, header, reset))
+            return True
     result = context.engine.read(
         header.topic,
         header.queue_id,
@@ -116,18 +123,16 @@ def _attempt(
     if is_empty and not is_final:
         return False
     fields = _answer_fields(result)
-    if result.records:
+    status = result.status
+    if status is not ReadStatus.FOUND:
+        answer = request.answer(CODES[status], fields, remark=status.name)
+    else:
         name = f"get {header.topic}@{header.group}"
-        context.rates.add(name, len(result.records), clock.monotonic())
-    connection.answer(
-        request,
-        request.answer(
-            CODES[result.status],
-            fields,
-            b"".join(result.records),
-            remark=result.status.name,
-        ),
-    )
+        context.rates.add(name, result.record_count, clock.monotonic())
+        pieces = result.pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        answer = request.answer(_SUCCESS, fields, body, remark="FOUND")
+    connection.answer(request, answer)
     return True
 
 
@@ -158,7 +163,7 @@ def _commit(context: Context, header: PullHeader) -> None:
     """The offset that rides along with a pull (flag 1)."""
     if not context.counters.is_healthy:
         return
-    if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+    if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
         key = (header.group, header.topic, header.queue_id)
         known = context.engine.query_offset(*key)
         if key not in context.resets and known != header.commit_offset:
@@ -169,7 +174,7 @@ def _wants(context: Context, header: PullHeader) -> Wants:
     """What the client filters by: its header, or the subscription of its heartbeat."""
     if is_retry_topic(header.topic):
         return ALL
-    if header.sys_flag & PullFlag.SUBSCRIPTION:
+    if header.sys_flag & _SUBSCRIPTION:
         kind, expression = header.expression_type, header.subscription
     else:
         known = context.clients.subscription(header.group, header.topic)
