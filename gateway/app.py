@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.autotopics import AutoTopics
 from gateway.bans import Bans
 from gateway.bridges import Bridge, start_bridges
+from gateway.brokers import GatewayBrokers
 from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
 from gateway.clusters.client import ClusterClient
@@ -243,6 +244,7 @@ class Gateway:
             topics=topics,
             held=self._held,
             replies=self._replies,
+            brokers=GatewayBrokers(topics),
             rules=self._rules,
             metrics=self.metrics,
             clients=self.clients,

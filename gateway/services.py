@@ -18,6 +18,7 @@ from protocols import clock
 from protocols.canonical import Call, Identity
 from protocols.errors import Code, Refused
 from protocols.pipeline import (
+    Brokers,
     ClientInfo,
     Credentials,
     DeliveryStreams,
@@ -94,6 +95,7 @@ class GatewayServices:
         topics: Topics,
         held: HeldMessages,
         replies: Replies,
+        brokers: Brokers,
         rules: Rules,
         metrics: Registry,
         clients: ClientTable,
@@ -109,6 +111,7 @@ class GatewayServices:
         self.topics = topics
         self.held = held
         self.replies = replies
+        self.brokers = brokers
         self.rules = rules
         self.authenticator = rules
         self.permission = rules

@@ -91,11 +91,11 @@ class GatewayTopics:
     async def read(
         self, topic: str, broker: str, queue_id: int, offset: int, count: int, wait_ms: int
     ) -> tuple[list[StoredMessage], int, int]:
-        link = self._link(topic, broker)
+        link = self.link(topic, broker)
         return await link.read(topic, queue_id, offset, count, wait_ms)
 
     async def offset(self, topic: str, broker: str, queue_id: int, *, at_ms: int) -> int:
-        return await self._link(topic, broker).offset(topic, queue_id, at_ms)
+        return await self.link(topic, broker).offset(topic, queue_id, at_ms)
 
     def home(self, topic: str) -> ClusterClient:
         """The first cluster that the routes name for a topic."""
@@ -108,7 +108,7 @@ class GatewayTopics:
         names = [*(target.cluster for target in targets), self._decider.default_cluster]
         return [self._clusters[name] for name in dict.fromkeys(names) if name in self._clusters]
 
-    def _link(self, topic: str, broker: str) -> RunningLink:
+    def link(self, topic: str, broker: str) -> RunningLink:
         """Where *broker* keeps the topic; its name may be ``<cluster>.<broker>``."""
         for cluster in self._homes(topic):
             for name in (broker, broker.removeprefix(cluster.name + ".")):

@@ -403,6 +403,44 @@ class Replies(Protocol):
         ...
 
 
+# ── brokers ─────────────────────────────────────────────────────────────────────────────
+
+
+class BrokerAnswer(NamedTuple):
+    """What a broker said to a RocketMQ request."""
+
+    code: int
+    """RocketMQ's response code; 0: done."""
+
+    fields: Mapping[str, str]
+    body: bytes
+    remark: str
+
+
+class Brokers(Protocol):
+    """
+    RocketMQ requests that only a broker can answer, handed on as they are: pops by handle, queries.
+
+    Whoever asks has checked what the client may do. Raises Refused: no such broker, it is away.
+    """
+
+    async def ask(
+        self,
+        topic: str,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        wait_ms: int = 0,
+    ) -> BrokerAnswer:
+        """
+        *broker* of the clusters that the routes name for *topic* (its stored name); it may hold
+        the request for *wait_ms*.
+        """
+        ...
+
+
 # ── identity, topics, services ──────────────────────────────────────────────────────────
 
 
@@ -621,6 +659,9 @@ class Services(Protocol):
 
     @property
     def replies(self) -> Replies: ...
+
+    @property
+    def brokers(self) -> Brokers: ...
 
     @property
     def authenticator(self) -> Authenticator: ...

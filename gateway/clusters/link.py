@@ -8,7 +8,7 @@ keep is listed in ``capabilities``.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from gateway.clusters.batches import Run, known_code
 from protocols.canonical import (
@@ -27,6 +27,9 @@ from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import AckItem, MarkItem
 from protocols.remoting.records import RecordTemplate
+
+ASK_S_MAX: Final = 5.0
+"""For a standard request that brokers answer at once."""
 
 
 class LinkState(Enum):
@@ -196,7 +199,9 @@ class StoreLink(Protocol):
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+    async def ask(
+        self, command: RemotingCommand, *, timeout_s: float = ASK_S_MAX
+    ) -> RemotingCommand:
         """A standard request that brokers of all kinds answer. Raises Refused."""
         ...
 

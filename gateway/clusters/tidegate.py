@@ -17,6 +17,7 @@ from gateway.clusters.batches import Run, known_code
 from gateway.clusters.connection import Connect, Sign, StoreConnection, decoded, packed, unpacked
 from gateway.clusters.frames import Frame, FrameSender
 from gateway.clusters.link import (
+    ASK_S_MAX,
     TIDEGATE,
     AckAnswered,
     HandlesAnswered,
@@ -513,8 +514,10 @@ class TidegateLink:
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        return await self._client().request(command, REQUEST_S_MAX)
+    async def ask(
+        self, command: RemotingCommand, *, timeout_s: float = ASK_S_MAX
+    ) -> RemotingCommand:
+        return await self._client().request(command, timeout_s)
 
     async def fence(self, gateway: str, gateway_epoch: int) -> None:
         body = Fence(gateway=gateway, gateway_epoch=gateway_epoch)

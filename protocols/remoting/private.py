@@ -645,6 +645,9 @@ class AckAction(IntEnum):
     REJECT = 3  # done, and handed over as a dead letter where the queue's policy says so
 
 
+RELEASE_FIELD: Final = "tgRelease"
+"""Of a standard change of the invisible time (200053): RELEASE it, nobody saw it."""
+
 ACK_ITEM: Final = struct.Struct(">IQIBQ")
 MARK_ITEM: Final = struct.Struct(">IQIHB")
 ACK_RESULT: Final = struct.Struct(">II")

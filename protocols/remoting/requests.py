@@ -1,13 +1,12 @@
 """The requests that wait for something: one function each, one table."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import INTERNAL, Call, Head, Message, SendResult, StoredMessage
 from protocols.errors import Code, Refused
-from protocols.remoting import pulling
+from protocols.remoting import popping, pulling
 from protocols.remoting.bodies import (
-    AssignmentAnswer,
     BrokerData,
     CheckClientBody,
     ConsumerData,
@@ -16,8 +15,6 @@ from protocols.remoting.bodies import (
     LockAnswer,
     LockBody,
     MessageQueue,
-    QueryAssignmentBody,
-    QueueAssignment,
     QueueData,
     RouteData,
     decode_body,
@@ -156,47 +153,6 @@ async def consumer_list(
     return command.answer(0, {}, encode_body(ConsumerList(consumer_id_list=members)))
 
 
-async def query_assignment(
-    session: "Session", call: Call, command: RemotingCommand
-) -> RemotingCommand:
-    """400: this client's share of a topic's queues (AVG), as it would compute it itself."""
-    body = decode_body(QueryAssignmentBody, command.body)
-    if is_retry_topic(body.topic):
-        found = retry_route(session.address)
-        queues = [
-            Queue(body.topic, RETRY_BROKER, i) for i in range(found.queue_datas[0].read_queue_nums)
-        ]
-    else:
-        info = await session.host.topic(call, body.topic)
-        if info is None:
-            raise Refused(Code.TOPIC_NOT_FOUND, body.topic, "no such topic")
-        queues = sorted(Queue(body.topic, broker, i) for broker, i, _ in info.queues)
-    if body.message_model != "BROADCASTING":
-        members = session.host.members.of(body.consumer_group)
-        queues = share(queues, members, body.client_id)
-    answer = AssignmentAnswer(
-        message_queue_assignments=[
-            QueueAssignment(
-                message_queue=MessageQueue(
-                    topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue_id
-                )
-            )
-            for queue in queues
-        ]
-    )
-    return command.answer(0, {}, encode_body(answer))
-
-
-def share(queues: Sequence[Queue], members: Sequence[str], client_id: str) -> list[Queue]:
-    """``AllocateMessageQueueAveragely``: neighbours, the first members get one more."""
-    if client_id not in members:
-        return []
-    index = members.index(client_id)
-    size, rest = divmod(len(queues), len(members))
-    start = index * size + min(index, rest)
-    return list(queues[start : start + size + (index < rest)])
-
-
 # ── send back, locks ────────────────────────────────────────────────────────────────────
 
 
@@ -328,7 +284,7 @@ HANDLERS: Final[
     RequestCode.UNREGISTER_CLIENT: unregister,
     RequestCode.CHECK_CLIENT_CONFIG: check_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
-    RequestCode.QUERY_ASSIGNMENT: query_assignment,
+    RequestCode.QUERY_ASSIGNMENT: popping.query_assignment,
     RequestCode.PULL_MESSAGE: pulling.pull,
     RequestCode.LITE_PULL_MESSAGE: pulling.pull,
     RequestCode.UPDATE_CONSUMER_OFFSET: pulling.update_offset,
@@ -341,6 +297,11 @@ HANDLERS: Final[
     RequestCode.RECALL_MESSAGE: recall,
     RequestCode.SEND_REPLY_MESSAGE: reply,
     RequestCode.SEND_REPLY_MESSAGE_V2: reply,
+    RequestCode.POP_MESSAGE: popping.pop,
+    RequestCode.ACK_MESSAGE: popping.ack,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: popping.change,
+    RequestCode.BATCH_ACK_MESSAGE: popping.batch_ack,
+    RequestCode.NOTIFICATION: popping.notification,
     RequestCode.LOCK_BATCH_MQ: lock,
     RequestCode.UNLOCK_BATCH_MQ: unlock,
 }

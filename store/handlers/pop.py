@@ -26,7 +26,7 @@ from protocols.remoting.handles import (
     parse_pop_handle,
 )
 from protocols.remoting.headers import bool_field, int_field, text_field
-from protocols.remoting.private import AckAction, AckItem, GroupOpen, ReadItem
+from protocols.remoting.private import RELEASE_FIELD, AckAction, AckItem, GroupOpen, ReadItem
 from protocols.remoting.records import QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_COUNT_AT
 from store.answers import TopicConfig
 from store.handlers.connection import Connection
@@ -277,7 +277,10 @@ def change_invisible_time(
     if named.position < 0 or not named.grant:
         return request.answer(ResponseCode.NO_MESSAGE, remark="the handle does not count any more")
     now = clock.read()
-    item = AckItem(*named, AckAction.CHANGE, max(invisible_ms, 0))
+    action = AckAction.CHANGE
+    if bool_field(request.fields, RELEASE_FIELD):
+        action, invisible_ms = AckAction.RELEASE, 0
+    item = AckItem(*named, action, max(invisible_ms, 0))
     pending = context.engine.ack(context.engine.epoch, [item], now)
 
     def answer(results: list[tuple[int, int]]) -> RemotingCommand:

@@ -21,10 +21,7 @@ from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.java_cases import Result
 from tests.support.processes import Daemons
 
-GATEWAY_LACKS = (
-    *("tools.", "query.", "trace.", "pop.", "push.pop", "push.reset", "restart.pop"),
-    "restart.query",
-)
+GATEWAY_LACKS = ("tools.", "query.", "trace.", "push.reset", "restart.query")
 """What clients and tools ask of brokers themselves: they go to the stores."""
 
 Report = Callable[[Result], object]

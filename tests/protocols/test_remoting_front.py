@@ -427,7 +427,7 @@ async def test_throttled_connection_is_closed(services: FakeServices, client: Cl
 @pytest.mark.parametrize(
     ("code", "fields", "expected"),
     [
-        (RequestCode.POP_MESSAGE, {}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        (RequestCode.PEEK_MESSAGE, {}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
         (RequestCode.PULL_MESSAGE, {}, ResponseCode.SYSTEM_ERROR),
         (RequestCode.SEND_MESSAGE_V2, {}, ResponseCode.SYSTEM_ERROR),
         (RequestCode.HEART_BEAT, {}, ResponseCode.SYSTEM_ERROR),

@@ -1,9 +1,9 @@
-"""Transactions, recalls and replies of ``FakeServices``: what was asked for, who may be asked."""
+"""Transactions, replies, questions to brokers of ``FakeServices``: what was asked for, by whom."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from protocols.errors import Code, Refused
-from protocols.pipeline import HalfCheck, HalfPlace, Push, Reply
+from protocols.pipeline import BrokerAnswer, HalfCheck, HalfPlace, Push, Reply
 
 
 class FakeHeld:
@@ -36,6 +36,29 @@ class FakeHeld:
                 self.checks.pop(group, None)
 
         return undo
+
+
+class FakeBrokers:
+    """Implements ``Brokers``: what was asked, answered by the next of ``answers``."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, int, dict[str, str], bytes]] = []
+        self.answers: list[BrokerAnswer] = []
+
+    async def ask(
+        self,
+        topic: str,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        wait_ms: int = 0,
+    ) -> BrokerAnswer:
+        self.asked.append((topic, broker, code, dict(fields), body))
+        if not self.answers:
+            raise Refused(Code.HA_NOT_AVAILABLE, broker, "the store is away")
+        return self.answers.pop(0)
 
 
 class FakeReplies:

@@ -43,7 +43,7 @@ from tests.support.fake_broker import (
     QUEUES_PER_TOPIC,
     FakeBroker,
 )
-from tests.support.fake_held import FakeHeld, FakeReplies
+from tests.support.fake_held import FakeBrokers, FakeHeld, FakeReplies
 from tests.support.fake_streams import FakeStreams
 from tests.support.patience import PATIENCE_S
 
@@ -361,6 +361,7 @@ class FakeServices:
         self.topics = FakeTopics(self.broker)
         self.held = FakeHeld()
         self.replies = FakeReplies()
+        self.brokers = FakeBrokers()
         self.metrics = FakeMetrics()
         self.clients = FakeClients()
         self.draining = FakeDraining()

@@ -16,6 +16,7 @@ from gateway.clusters.apache.sender import ApacheSender
 from gateway.clusters.batches import Run
 from gateway.clusters.connection import Connect, Sign
 from gateway.clusters.link import (
+    ASK_S_MAX,
     AckAnswered,
     HandlesAnswered,
     LinkState,
@@ -134,8 +135,10 @@ class ApacheLink:
             elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self.on_reply:
                 self.on_reply(peer, command)
 
-    async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        return await self._open_client().request(self._signed(command), REQUEST_S_MAX)
+    async def ask(
+        self, command: RemotingCommand, *, timeout_s: float = ASK_S_MAX
+    ) -> RemotingCommand:
+        return await self._open_client().request(self._signed(command), timeout_s)
 
     async def _beat(self, client: RemotingClient, client_id: str) -> None:
         command = self._signed(requests.heart_beat(client_id))
@@ -524,7 +527,7 @@ class ApacheLink:
         return command
 
     async def _request(
-        self, command: RemotingCommand, *, timeout_s: float = REQUEST_S_MAX
+        self, command: RemotingCommand, *, timeout_s: float = ASK_S_MAX
     ) -> RemotingCommand:
         return await self._open_client().request(self._signed(command), timeout_s)
 

@@ -32,6 +32,9 @@ final class Site {
     String broker;
     String address;
 
+    /** Where clients reach the broker: a gateway, where there is one. */
+    String front;
+
     Site(String namesrv, String tools, String prefix) throws Exception {
         this.namesrv = namesrv;
         this.prefix = prefix;
@@ -45,6 +48,7 @@ final class Site {
             });
             return address != null;
         });
+        front = tools.equals(namesrv) ? address : namesrv;
         producer = new DefaultMQProducer(prefix + "producers");
         configure(producer);
         producer.start();

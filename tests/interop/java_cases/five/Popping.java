@@ -72,7 +72,7 @@ final class Popping {
             header.setAttemptId(attempt);
             header.setBrokerName(site.broker);
             CompletableFuture<PopResult> done = new CompletableFuture<>();
-            api().popMessageAsync(site.broker, site.address, header, pollMs + 20_000,
+            api().popMessageAsync(site.broker, site.front, header, pollMs + 20_000,
                 new PopCallback() {
                     @Override
                     public void onSuccess(PopResult result) {
@@ -137,7 +137,7 @@ final class Popping {
             header.setExtraInfo(handle);
             header.setBrokerName(site.broker);
             CompletableFuture<AckResult> done = new CompletableFuture<>();
-            api().ackMessageAsync(site.address, 20_000, into(done), header);
+            api().ackMessageAsync(site.front, 20_000, into(done), header);
             Site.equal(AckStatus.OK, wait(done).getStatus(), "ack");
         }
 
@@ -153,7 +153,7 @@ final class Popping {
             header.setInvisibleTime(invisible);
             header.setBrokerName(site.broker);
             CompletableFuture<AckResult> done = new CompletableFuture<>();
-            api().changeInvisibleTimeAsync(site.broker, site.address, header, 20_000, into(done));
+            api().changeInvisibleTimeAsync(site.broker, site.front, header, 20_000, into(done));
             AckResult result = wait(done);
             Site.equal(AckStatus.OK, result.getStatus(), "change");
             message.getProperties().put(MessageConst.PROPERTY_POP_CK, result.getExtraInfo());
