@@ -46,8 +46,9 @@ peers:
 	@.ci/peers
 
 test: dev-tools $(VENV)/.spark peers compiled ## everything: unit, real clients, Java, Spark
-	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" \
-		tests/protocols tests/store $(PYTEST)
+	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" $(PYTEST) \
+		tests/protocols/test_compiled.py tests/protocols/test_mqtt_*.py \
+		tests/protocols/test_remoting_*.py tests/gateway/test_pipeline*.py
 	$(BIN)/python -m pytest -m "not bench" $(PYTEST)
 
 unit: dev-tools compiled ## what needs no other program; under a minute

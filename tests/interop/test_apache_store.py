@@ -14,6 +14,7 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.demo.cluster import create_topic
 from tests.support import apache_rocketmq
 from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.patience import PATIENCE_S
@@ -45,7 +46,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
 def gateway(apache: ApacheCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("gateway")
     for topic in ("plants", "meters"):
-        apache.admin("updateTopic", "-c", apache.cluster, "-t", topic, "-r", "4", "-w", "4")
+        create_topic(apache.broker, topic)
     with Daemons(folder) as daemons:
         namesrv = daemons.namesrv()
         daemons.store(namesrv, "store.cluster=beside", name="broker-d")
