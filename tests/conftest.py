@@ -14,6 +14,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support import paho_sockets
+
 hypothesis.settings.register_profile("unhurried", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("unhurried")  # a loaded machine is slow, not wrong
 
@@ -24,6 +26,7 @@ TIMEOUT_S_MIN = 900
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    paho_sockets.use()
     if os.environ.get("PURE"):
         use_sources()
     elif subprocess.run([sys.executable, ROOT / ".ci/compile", "--check"], check=False).returncode:
