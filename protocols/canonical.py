@@ -11,7 +11,7 @@ import base64
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol, overload
 
@@ -525,6 +525,21 @@ class Read(NamedTuple):
     """Chosen by the opener, echoed in ``Delivery.reads``; unique within the group."""
 
 
+class ShareStrategy(IntEnum):
+    """Which of the streams of one group gets a message."""
+
+    ROUND_ROBIN = 0
+    RANDOM = 1
+    STICKY = 2
+    """The oldest stream, as long as it is there."""
+
+    HASH_CLIENT = 3
+    """By the publisher's client id."""
+
+    HASH_TOPIC = 4
+    """By the address of the message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
     """
@@ -567,6 +582,12 @@ class GroupSpec:
     stream_priority: int = 0
     """Of a stream opened with it: others with a higher one are served first as long as they have
     credit."""
+
+    strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
+    """How the streams of the group share; that of the stream opened last holds for all."""
+
+    member: str = ""
+    """Names a stream opened with it to the hashing strategies, alike at all stores."""
 
     attempts_max: int = 0
     """After so many attempts a message goes to the dead-letter topic; 0: no limit."""

@@ -651,6 +651,11 @@ class Engine:
         found = self._parts.groups.get(group)
         return self._deliveries.books.ready_count(found) if found is not None else 0
 
+    def hand_over(self, group: int, positions: Sequence[int], holder: int) -> None:
+        """What ``take`` just granted to one stream belongs to *holder*, another of the group."""
+        if (found := self._parts.groups.get(group)) is not None:
+            self._deliveries.hand_over(found, positions, holder)
+
     def resume(
         self, group: int, holder: int, holds: Sequence[tuple[int, int]], now: Now
     ) -> Sequence[Granted]:

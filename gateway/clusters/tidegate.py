@@ -367,6 +367,8 @@ class TidegateLink:
             is_exclusive=spec.is_exclusive,
             priority=spec.stream_priority,
             is_resuming=is_resuming,
+            strategy=spec.strategy,
+            member=spec.member,
         )
         try:
             answer = await self._request(PrivateCode.STREAM_OPEN, body)

@@ -214,7 +214,14 @@ class Opened:
             ended=self._share_ended,
         )
         self.share_feeds[item.topic_filter] = feed
-        spec = share_group(self.call.tenant, item.share, item.subject_filter, item.tag)
+        spec = share_group(
+            self.call.tenant,
+            item.share,
+            item.subject_filter,
+            item.tag,
+            strategy=self.front.settings.strategy_of(item.share),
+            member=self.call.client_id,
+        )
         streams = self.front.services.streams
         stream = await streams.open(self.call, spec, feed, credit=feed.credit)
         self._opened(feed, stream)

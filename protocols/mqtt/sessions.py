@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from protocols import clock
-from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read
+from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read, ShareStrategy
 from protocols.errors import Code, Refused
 from protocols.mqtt.holders import Holders
 from protocols.mqtt.naming import EXCLUSIVE
@@ -131,11 +131,21 @@ def is_read(item: Subscribed) -> bool:
     return not item.share and not is_local(item.subject_filter)
 
 
-def share_group(tenant: str, share: str, subject_filter: str, tag: int) -> GroupSpec:
+def share_group(
+    tenant: str,
+    share: str,
+    subject_filter: str,
+    tag: int,
+    *,
+    strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
+    member: str = "",
+) -> GroupSpec:
     """The group that the members of a shared subscription compete in."""
     return GroupSpec(
         name=f"share/{tenant}/{share}/{subject_filter}",
         reads=(Read(filter_queue(tenant, subject_filter), tag=tag),),
+        strategy=strategy,
+        member=member,
     )
 
 

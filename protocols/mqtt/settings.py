@@ -5,12 +5,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from protocols.canonical import ShareStrategy
 from protocols.doors import DoorSettings
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S
+
+Strategy = Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"]
 
 
 class AutoSubscription(BaseModel):
@@ -149,8 +152,20 @@ class MqttSettings(DoorSettings):
     """Acknowledge with 0x10 what no MQTT client subscribes to now (consumers of the topic are not
     asked). Costs time per message."""
 
+    shared_strategy: Strategy = "round_robin"
+    """Which member of a shared subscription gets a message. ``sticky``: the oldest, as long as it
+    is there; ``hash_client``, ``hash_topic``: the same one for all of a publisher, of a topic,
+    unless it has no room. Of members at different listeners the last to subscribe decides."""
+
+    shared_strategies: Mapping[str, Strategy] = {}
+    """The same by share name: ``{workers: hash_topic}``."""
+
     subscribe_denied: Literal[0x80, 0x87] = 0x87
     """SUBACK code of a filter that the ACL denies (3.x: always 0x80)."""
+
+    def strategy_of(self, share: str) -> ShareStrategy:
+        name = self.shared_strategies.get(share, self.shared_strategy)
+        return ShareStrategy[name.upper()]
 
     @property
     def limits(self) -> Limits:

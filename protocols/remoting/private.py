@@ -284,6 +284,12 @@ class StreamOpen(_Body, frozen=True, kw_only=True):
     is_resuming: bool = False
     """Inherited group: first deliver what is in flight, with packet id and stage."""
 
+    strategy: int = 0
+    """``protocols.canonical.ShareStrategy`` of the group from now on."""
+
+    member: str = ""
+    """Name of the stream to the hashing strategies."""
+
 
 class StreamOpened(_Body, frozen=True, kw_only=True):
     in_flight_count: int = 0

@@ -373,6 +373,12 @@ class Deliveries:
         self._return(group, sorted(lost), counts=True)
         return []
 
+    def hand_over(self, group: Group, positions: Sequence[int], holder: int) -> None:
+        """Part of what one stream was just granted is another's."""
+        batch = group.in_flight[positions[0]]
+        moved = GrantBatch(batch.grant, batch.epoch, holder, positions)
+        group.granted(moved, [group.open[position] for position in positions])
+
     def _inherit(self, group: Group, holder: int, now: Now) -> Sequence[Granted]:
         """All that is in flight goes to the new owner, under a new grant."""
         positions = sorted(group.in_flight)

@@ -2,12 +2,14 @@
 
 from typing import Final
 
+from protocols.canonical import ShareStrategy
 from protocols.errors import Code, Refused
 from protocols.remoting.private import GroupOpen, Pop, StreamOpen
 from store.policies.terms import check_policy
 
 U16_MAX: Final = 0xFFFF
 U32_MAX: Final = 0xFFFFFFFF
+STRATEGIES: Final = frozenset(ShareStrategy)
 I64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 NAME_CHARACTERS_MAX: Final = 70_000
 """Longest name of a group or queue: an MQTT filter or client id has up to 65,535 bytes, and
@@ -57,6 +59,7 @@ def check_stream_open(asked: StreamOpen) -> None:
     require(0 <= asked.stream <= U32_MAX, "stream", f"{asked.stream} is no u32")
     require(0 <= asked.group <= U32_MAX, "stream", f"group {asked.group} is no u32")
     require(0 <= asked.credit <= I64_MAX, "stream", f"credit {asked.credit}")
+    require(asked.strategy in STRATEGIES, "stream", f"strategy {asked.strategy}")
 
 
 def check_pop(asked: Pop) -> None:

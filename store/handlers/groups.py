@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from protocols import clock
+from protocols.canonical import ShareStrategy
 from protocols.clock import Now
 from protocols.errors import Code
 from protocols.remoting.command import RemotingCommand
@@ -103,6 +104,8 @@ def open_stream(
         now=clock.read(),
         is_exclusive=asked.is_exclusive,
         priority=asked.priority,
+        strategy=ShareStrategy(asked.strategy),
+        member=asked.member,
     )
     return request.answer(body=encode_body(StreamOpened(in_flight_count=count)))
 

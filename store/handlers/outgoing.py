@@ -31,6 +31,7 @@ class Stream:
         "is_exclusive",
         "is_retired",
         "lost_at",
+        "member",
         "number",
         "priority",
         "sent",
@@ -55,6 +56,9 @@ class Stream:
 
         self.priority = 0
         """Streams with a lower one get what those with a higher one have no credit for."""
+
+        self.member = ""
+        """Its name to strategies that hash."""
 
         self.is_retired = False
         """It takes nothing any more, and waits for what is out to be settled."""

@@ -8,8 +8,10 @@ opened (store page, rule 12).
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
 
+from protocols.canonical import ShareStrategy, StoredMessage
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
@@ -22,11 +24,13 @@ from protocols.remoting.private import (
     StreamEnded,
     encode_body,
 )
+from protocols.remoting.records import decode_record
 from store.answers import Granted, GrantedRun
 from store.engine import Engine
 from store.handlers.connection import Connection
 from store.handlers.outgoing import FRAME_RESERVE, ITEM_BYTES, Outbox, Stream
 from store.handlers.presence import GatewayKey
+from store.handlers.sharing import KEYS, Member, at_random, by_hash
 
 logger = logging.getLogger("tidegate.store.streams")
 
@@ -48,6 +52,10 @@ class Streams:
         self._woken: dict[int, None] = {}
         self._outboxes: dict[Connection, Outbox] = {}
         self._holders = 0
+        self._strategies: dict[int, ShareStrategy] = {}
+        """Of groups whose streams do not simply take turns."""
+
+        self._random = Random(engine.epoch)
 
     def __len__(self) -> int:
         return len(self._by_number) + len(self._lost)
@@ -66,6 +74,8 @@ class Streams:
         now: Now,
         is_exclusive: bool = False,
         priority: int = 0,
+        strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
+        member: str = "",
     ) -> int:
         """
         Open a stream, or resume the one that a lost connection had under the same number.
@@ -83,6 +93,11 @@ class Streams:
         stream = Stream(connection, gateway, number, group, self._holders)
         stream.is_exclusive = is_exclusive
         stream.priority = priority
+        stream.member = member
+        if strategy:
+            self._strategies[group] = strategy
+        elif self._strategies:
+            self._strategies.pop(group, None)
         granted = self._engine.resume(group, stream.holder, holds, now)
         stream.credit = credit
         self._by_number[connection, number] = stream
@@ -227,6 +242,12 @@ class Streams:
             return
         policy = self._engine.policy_of(group)
         is_single = policy is not None and policy.is_single_active
+        strategy = self._strategies.get(group)
+        if strategy is ShareStrategy.STICKY:
+            is_single = True
+        elif strategy is not None and len(streams) > 1:
+            self._serve_members(group, strategy, now)
+            return
         candidates: Iterable[Stream] = streams
         if is_single:  # the first that came is the active one, and the next when it has gone
             candidates = [stream for stream in streams if not stream.is_retired][:1]
@@ -265,6 +286,57 @@ class Streams:
             if is_left:
                 self._woken[group] = None
         return is_left
+
+    def _serve_members(self, group: int, strategy: ShareStrategy, now: Now) -> None:
+        """Take for all members at once, then give each what its strategy says."""
+        streams, members = self._members(group)
+        count = min(FRAME_ITEMS_MAX, sum([member.room for member in members]))
+        if not count:
+            return
+        holder = streams[0].holder
+        granted = list(self._engine.take(group, count, now, holder=holder))
+        if not granted:
+            return
+        if strategy is ShareStrategy.RANDOM:
+            indexes = at_random(members, len(granted), self._random)
+        else:
+            indexes = by_hash(members, self._keys(granted, KEYS[strategy]))
+        parts: dict[int, list[Granted]] = {}
+        for index, grant in zip(indexes, granted, strict=True):
+            parts.setdefault(index, []).append(grant)
+        for index, part in parts.items():
+            if index:
+                positions = [grant.position for grant in part]
+                self._engine.hand_over(group, positions, streams[index].holder)
+        for index, part in parts.items():
+            self._deliver(streams[index], part, now)
+        if len(granted) == count:
+            self._woken[group] = None
+
+    def _members(self, group: int) -> tuple[list[Stream], list[Member]]:
+        """Streams that take part, and what each has room for."""
+        streams = [s for s in self._by_group[group] if not s.is_retired and s.lost_at is None]
+        members: list[Member] = []
+        for stream in streams:
+            outbox = self._outbox(stream.connection)
+            room = max(0, stream.credit - stream.sent)
+            if room and (outbox.is_slow or not outbox.room):
+                room = 0
+                self._woken[group] = None  # again when its peer reads
+            members.append(Member(stream.member, room))
+        return streams, members
+
+    def _keys(
+        self, granted: Sequence[Granted], key_of: Callable[[StoredMessage], str]
+    ) -> list[str]:
+        """What each is hashed by; one that cannot be read is dealt with when it is delivered."""
+        keys: list[str] = []
+        for grant in granted:
+            try:
+                keys.append(key_of(decode_record(self._engine.record_at(grant.record_position))))
+            except Refused:
+                keys.append("")
+        return keys
 
     def _deliver(self, stream: Stream, granted: Sequence[Granted], now: Now) -> int:
         """Pack *granted* into the connection's frame; how many could be read and were."""
@@ -364,4 +436,5 @@ class Streams:
         streams.pop(stream, None)
         if not streams:
             self._by_group.pop(stream.group, None)
+            self._strategies.pop(stream.group, None)
         self._engine.end_holder(stream.holder, now, is_lost=is_lost and not streams)

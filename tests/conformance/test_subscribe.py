@@ -1,10 +1,15 @@
 """SUBSCRIBE, UNSUBSCRIBE, matching, shared subscriptions."""
 
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
 import pytest
 
 from protocols.mqtt.packets import (
     V5,
     Connect,
+    Pingreq,
     Puback,
     Pubcomp,
     Publish,
@@ -19,7 +24,7 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property
 from tests.conformance.clauses import clauses
-from tests.conformance.peer import Address, Peer
+from tests.conformance.peer import WAIT_S, Address, Peer
 
 pytestmark = pytest.mark.client
 
@@ -232,22 +237,24 @@ def test_mqtt_4_8_2_3_each_message_goes_to_one_member(
             with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
                 for number in range(20):
                     pub.publish(f"{word}/t", b"%d" % number, 2)
-            found = drain(low, 0) + drain(high, 1)
-    assert sorted(found) == sorted(b"%d" % number for number in range(20))
+            found = gather((low, high), 20)
+    assert all(packet.qos == index for index, packet in found)
+    bodies = [packet.payload for _, packet in found]
+    assert sorted(bodies) == sorted(b"%d" % number for number in range(20))
 
 
-def drain(peer: Peer, qos: int) -> list[bytes]:
-    """Acknowledge what comes until a ping is answered with nothing new behind it."""
-    found: list[bytes] = []
-    count = -1
-    while count != len(found):
-        count = len(found)
-        peer.send(b"\xc0\x00")
-        while isinstance(packet := peer.receive(), Publish):
-            assert packet.qos == qos
-            found.append(packet.payload)
-            if qos:
-                peer.send(Puback(packet.packet_id))
+def gather(peers: Sequence[Peer], count: int) -> list[tuple[int, Publish]]:
+    """(which peer, what it got), *count* in all, in whatever order; all is acknowledged."""
+    found: list[tuple[int, Publish]] = []
+    until = time.monotonic() + WAIT_S
+    while len(found) < count and time.monotonic() < until:
+        for index, peer in enumerate(peers):
+            peer.send(Pingreq())
+            while isinstance(packet := peer.receive(), Publish):
+                found.append((index, packet))
+                if packet.qos:
+                    peer.send(Puback(packet.packet_id))
+    assert all(peer.is_silent() for peer in peers)
     return found
 
 
@@ -274,3 +281,35 @@ def test_mqtt_4_8_2_6_what_is_refused_goes_to_nobody_else(
                 pub.publish(f"{word}/t", b"next", 1)
             assert two.payloads(1) == [b"next"]
             assert two.is_silent()
+
+
+# ── who of a share gets what: no clause says, the listener does ─────────────────────────
+
+
+@pytest.mark.parametrize("strategy", ["random", "sticky", "hash_client", "hash_topic"])
+def test_strategies_of_shares(server: Address, word: str, strategy: str) -> None:
+    """All is delivered once; who gets it is decided by its publisher, its topic, or neither."""
+    share = f"$share/{strategy}/{word}/#"
+    with ExitStack() as stack:
+
+        def peer(name: str) -> Peer:
+            return stack.enter_context(Peer(server, V5, Connect(V5, f"{word}-{name}")))
+
+        members = [peer(f"m{number}") for number in range(3)]
+        for member in members:
+            assert member.subscribe(SubscribeItem(share, 1)) == (1,)
+        publishers = {name: peer(name) for name in ("p0", "p1", "p2", "p3")}
+        sent = [(name, f"{word}/{topic}") for name in publishers for topic in range(4)] * 2
+        for name, topic in sent:
+            publishers[name].publish(topic, name.encode())
+        found = gather(members, len(sent))
+        pairs = [(packet.payload.decode(), packet.topic) for _, packet in found]
+        assert sorted(pairs) == sorted(sent)
+        if strategy == "sticky":
+            assert {index for index, _ in found} == {0}
+        elif strategy == "hash_client":
+            assert len({(index, packet.payload) for index, packet in found}) == len(publishers)
+        elif strategy == "hash_topic":
+            assert len({(index, packet.topic) for index, packet in found}) == 4
+        else:
+            assert len({index for index, _ in found}) > 1
