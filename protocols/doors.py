@@ -12,17 +12,17 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols import clock, proxying
 from protocols.daemon.units import Rate, Texts
-from protocols.driver import listen, split_bind
+from protocols.driver import Driver, listen, split_bind
 from protocols.errors import PeerError
 from protocols.pipeline import Meter, Metrics
 from protocols.tasks import Tasks
-from protocols.tls import Certificates, TlsSettings
+from protocols.tls import Certificates, ClientCertificate, TlsSettings, certificate_of
 
 logger = logging.getLogger("tidegate.doors")
 
@@ -277,3 +277,12 @@ class Door:
 
 Listening = Door | asyncio.Server
 """An open listener; ``close`` accepts no more and leaves open connections alone."""
+
+
+def client_certificate(driver: Driver[Any]) -> ClientCertificate:
+    """Of the connection itself, or what the load balancer in front verified."""
+    transport = driver.transport
+    found = certificate_of(transport.get_extra_info("ssl_object") if transport else None)
+    if driver.proxied is not None and driver.proxied.certificate_name and not found.common_name:
+        return ClientCertificate(driver.proxied.certificate_name)
+    return found

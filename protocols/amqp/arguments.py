@@ -17,7 +17,7 @@ from protocols.amqp.fields import (
     decode_table,
     text_of,
 )
-from protocols.amqp.matching import X_MATCHES
+from protocols.amqp.matching import DELAYED, DELAYED_TYPE, TYPES, X_MATCHES
 from protocols.amqp.replies import AmqpFault
 
 TYPE_NAMES: Final = {
@@ -143,6 +143,22 @@ def check_queue_arguments(queue: str, vhost: str, arguments: Table) -> None:
     for name in NOT_OF_TYPE[kind]:
         if name in arguments:
             raise refuse(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
+
+
+def check_exchange_type(kind: str, arguments: Table) -> None:
+    """Raises AmqpFault 503, and 406 for a delayed exchange that does not say how it routes."""
+    if kind == DELAYED:
+        wrong = "Invalid argument, "
+        inner = text_of(arguments, DELAYED_TYPE)
+        if inner == DELAYED:
+            wrong += f"'{DELAYED}' can't be used for '{DELAYED_TYPE}'"
+            raise AmqpFault(replies.PRECONDITION_FAILED, wrong)
+        if not inner:
+            wrong += f"'{DELAYED_TYPE}' must be an existing exchange type"
+            raise AmqpFault(replies.PRECONDITION_FAILED, wrong)
+        kind = inner
+    if kind not in TYPES:
+        raise AmqpFault(replies.COMMAND_INVALID, f"unknown exchange type '{kind}'")
 
 
 def check_exchange_arguments(exchange: str, vhost: str, arguments: Table) -> None:

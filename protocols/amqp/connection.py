@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from protocols.amqp import codec, replies
 from protocols.amqp.codec import Ack, Call, FrameReader, Heartbeat, Item, Oversize, Publish
 from protocols.amqp.fields import Table, is_true
-from protocols.amqp.login import LOGINS, MECHANISMS, SERVER_PROPERTIES
+from protocols.amqp.login import EXTERNAL, LOGINS, MECHANISMS, SERVER_PROPERTIES
 from protocols.amqp.method_codec import encode_method
 from protocols.amqp.methods import (
     ChannelClose,
@@ -101,6 +101,8 @@ class LoginRequested(NamedTuple):
     user: str
     password: bytes
     client_properties: Table
+    is_external: bool = False
+    """Neither name nor password was said: the certificate says who it is."""
 
 
 class OpenRequested(NamedTuple):
@@ -152,6 +154,7 @@ class AmqpConnection:
         body_bytes_max: int,
         heartbeat_s: int = 60,
         server_properties: Table = SERVER_PROPERTIES,
+        has_certificates: bool = False,
     ) -> None:
         self.state = State.AWAITING_HEADER
         self.deadline: float | None = now + HANDSHAKE_S_MAX
@@ -164,6 +167,7 @@ class AmqpConnection:
         self.is_deaf = False
         """The owner has stopped reading the socket: silence proves nothing."""
         self._server_properties = server_properties
+        self._has_certificates = has_certificates
         self._reader = FrameReader(frame_bytes_max=FRAME_BYTES_MIN, body_bytes_max=body_bytes_max)
         self._header = b""
         self._mechanism = ""
@@ -187,7 +191,9 @@ class AmqpConnection:
                 return []
             data = self._header[8:]
             self.state = State.AWAITING_START_OK
-            self.send(0, ConnectionStart(0, 9, self._server_properties, MECHANISMS, b"en_US"))
+            self.send(
+                0, ConnectionStart(0, 9, self._server_properties, self._mechanisms(), b"en_US")
+            )
         if self.state in (State.RELEASING, State.LINGERING, State.CLOSED):
             return []
         self._reader.feed(data)
@@ -421,13 +427,17 @@ class AmqpConnection:
         self.client_properties = method.client_properties
         self._mechanism = method.mechanism
         self.state = State.LOGIN
+        if method.mechanism not in self._mechanisms().decode().split():
+            return self.refuse_login(now=now)
         try:
             user, password = LOGINS[method.mechanism](method.response)
-        except KeyError:
-            return self.refuse_login(now=now)
         except PeerError as error:
             raise AmqpFault(replies.SYNTAX_ERROR, str(error), method=0x000A000B) from error
-        return [LoginRequested(user, password, method.client_properties)]
+        is_external = method.mechanism == EXTERNAL
+        return [LoginRequested(user, password, method.client_properties, is_external)]
+
+    def _mechanisms(self) -> bytes:
+        return MECHANISMS + (b" EXTERNAL" if self._has_certificates else b"")
 
     def _tune_ok(self, method: Method, now: float) -> list[Event]:
         assert isinstance(method, ConnectionTuneOk)

@@ -1,5 +1,6 @@
 """
-Takes what stores hand over for one virtual host and routes it by today's topology.
+Takes what stores hand over for one virtual host and routes it by today's topology: dead letters,
+and messages of delayed exchanges whose time has come.
 
 Every gateway has a stream; they share the work. A letter is published as a new message under a
 once-key made of its place, and acknowledged when that is stored: a crash in between repeats the
@@ -14,8 +15,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from protocols import clock
-from protocols.amqp.deaths import Death, is_cycle, make_letter
-from protocols.amqp.mapping import address_head, content_of, message_of, queue_head, stored_block
+from protocols.amqp.deaths import Death, Letter, is_cycle, make_letter
+from protocols.amqp.delaying import make_due
+from protocols.amqp.mapping import (
+    Content,
+    address_head,
+    content_of,
+    message_of,
+    queue_head,
+    stored_block,
+)
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.targets import find_targets
 from protocols.amqp.topology import hand_over_name
@@ -32,6 +41,7 @@ from protocols.canonical import (
     Read,
     SendResults,
     Start,
+    StoredMessage,
 )
 from protocols.errors import Code, GatewayError
 from protocols.pipeline import DeliveryStream
@@ -138,14 +148,8 @@ class DeadLetters:
         """What a letter is published as; empty: nobody wants it."""
         stored = delivery.message
         try:
-            exchange, key = json.loads(unquote(stored.properties.get("TG_DEAD_NOTE", "")))
             content = content_of(stored)
-            death = Death(
-                unquote(stored.properties["TG_DEAD_QUEUE"]).removeprefix(f"{self._vhost}/"),
-                stored.properties["TG_DEAD_REASON"],
-                int(stored.properties["TG_DEAD_AT"]) // 1000,
-            )
-            letter = make_letter(content, death, key)
+            exchange, letter = self._letter(stored, content)
             targets = find_targets(
                 self._server.topology,
                 self._vhost,
@@ -173,6 +177,19 @@ class DeadLetters:
             )
             for number, head in enumerate(heads)
         ]
+
+    def _letter(self, stored: StoredMessage, content: Content) -> tuple[str, Letter]:
+        """Where it goes and as what; who names no reason has not died but was delayed."""
+        found = stored.properties
+        if "TG_DEAD_REASON" not in found:
+            return content.exchange, make_due(content)
+        exchange, key = json.loads(unquote(found.get("TG_DEAD_NOTE", "")))
+        death = Death(
+            unquote(found["TG_DEAD_QUEUE"]).removeprefix(f"{self._vhost}/"),
+            found["TG_DEAD_REASON"],
+            int(found["TG_DEAD_AT"]) // 1000,
+        )
+        return exchange, make_letter(content, death, key)
 
     def _sent(self, handed: Sequence[Handed], results: SendResults) -> None:
         done: list[Delivery] = []

@@ -1,4 +1,4 @@
-"""What the server says of itself in connection.start, and how clients answer with a password."""
+"""What the server says of itself in connection.start, and how clients say who they are."""
 
 from typing import Final
 
@@ -6,6 +6,8 @@ from protocols.amqp.fields import decode_bare_table, table_of, text_of
 from protocols.errors import PeerError
 
 MECHANISMS: Final = b"AMQPLAIN PLAIN"
+EXTERNAL: Final = "EXTERNAL"
+"""Who the client's certificate says it is; offered where one is asked for."""
 
 SERVER_PROPERTIES: Final = table_of(
     {
@@ -15,10 +17,10 @@ SERVER_PROPERTIES: Final = table_of(
             "basic.nack": True,
             "consumer_cancel_notify": True,
             "connection.blocked": True,
-            "consumer_priorities": False,
+            "consumer_priorities": True,
             "authentication_failure_close": True,
             "per_consumer_qos": True,
-            "direct_reply_to": False,
+            "direct_reply_to": True,
         },
         "cluster_name": "tidegate",
         "copyright": "Apache License 2.0",
@@ -48,4 +50,9 @@ def _amqplain(response: bytes) -> tuple[str, bytes]:
     return text_of(table, "LOGIN"), secret if isinstance(secret, bytes) else b""
 
 
-LOGINS: Final = {"PLAIN": _plain, "AMQPLAIN": _amqplain}
+def _external(response: bytes) -> tuple[str, bytes]:
+    """An identity to act as (RFC 4422), which RabbitMQ does not look at either."""
+    return "", b""
+
+
+LOGINS: Final = {"PLAIN": _plain, "AMQPLAIN": _amqplain, EXTERNAL: _external}

@@ -12,6 +12,9 @@ from protocols.amqp.fields import Table, are_equal, text_of
 from protocols.subjects import FilterTree
 
 TYPES: Final = ("direct", "fanout", "topic", "headers")
+DELAYED: Final = "x-delayed-message"
+"""A type that waits first and then does what its argument ``x-delayed-type`` says."""
+DELAYED_TYPE: Final = "x-delayed-type"
 
 X_MATCHES: Final[dict[str, tuple[Callable[..., bool], bool]]] = {
     "all": (all, False),

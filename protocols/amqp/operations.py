@@ -18,6 +18,7 @@ from protocols.amqp.addresses import AMQ_TOPIC, filters_of
 from protocols.amqp.arguments import (
     QUEUE_ARGUMENTS,
     check_exchange_arguments,
+    check_exchange_type,
     check_headers_binding,
     check_queue_arguments,
     check_queue_type,
@@ -27,7 +28,7 @@ from protocols.amqp.arguments import (
     require_same_text,
 )
 from protocols.amqp.fields import encode_table
-from protocols.amqp.matching import TYPES
+from protocols.amqp.matching import DELAYED_TYPE
 from protocols.amqp.methods import ExchangeDeclare, QueueDeclare
 from protocols.amqp.replies import FROM_CODE, AmqpFault
 from protocols.amqp.topology import (
@@ -112,8 +113,7 @@ class Operations:
         if method.passive:
             await self.exchange(vhost, name)
             return
-        if method.type not in TYPES:
-            raise AmqpFault(replies.COMMAND_INVALID, f"unknown exchange type '{method.type}'")
+        check_exchange_type(method.type, method.arguments)
         check_exchange_arguments(name, vhost, method.arguments)
         known = self.topology.exchanges.get((vhost, name))
         if known is None:
@@ -135,7 +135,8 @@ class Operations:
         require_same_flag(what, "durable", method.durable, now.durable)
         require_same_flag(what, "auto_delete", method.auto_delete, now.auto_delete)
         require_same_flag(what, "internal", method.internal, now.internal)
-        require_same_arguments(what, method.arguments, known.arguments, ("alternate-exchange",))
+        names = ("alternate-exchange", *((DELAYED_TYPE,) if known.is_delaying else ()))
+        require_same_arguments(what, method.arguments, known.arguments, names)
 
     async def delete_exchange(self, vhost: str, name: str, *, if_unused: bool) -> None:
         """Also its bindings, both ways; an unknown name is fine."""
@@ -262,7 +263,7 @@ class Operations:
         """Returns when every gateway routes by it."""
         require_no_default(binding.source)
         exchange = await self.exchange(binding.vhost, binding.source)
-        if exchange.record.type == "headers":
+        if exchange.kind == "headers":
             check_headers_binding(binding.arguments)
         is_bound = queue.record.exclusive
         version = await self._put_binding(exchange, binding, is_bound=is_bound)
@@ -298,7 +299,7 @@ class Operations:
                 )
         exchange = await self.exchange(binding.vhost, binding.source)
         await self.exchange(binding.vhost, binding.destination)
-        if exchange.record.type == "headers":
+        if exchange.kind == "headers":
             check_headers_binding(binding.arguments)
         await self._barrier(await self._put_binding(exchange, binding, is_bound=False))
 

@@ -13,6 +13,7 @@ from protocols.amqp import replies
 from protocols.amqp.addresses import AMQ_TOPIC
 from protocols.amqp.channel import Batch, Mode
 from protocols.amqp.codec import Publish, decode_publish
+from protocols.amqp.delaying import delay_ms_of, waiting_place
 from protocols.amqp.fields import Table
 from protocols.amqp.mapping import (
     HAS_HEADERS,
@@ -54,6 +55,8 @@ class Route(NamedTuple):
     key: str
     is_mandatory: bool
     heads: tuple[Head, ...]
+    delay_ms: int = 0
+    """To be routed so much later: the head names the place where it waits."""
 
 
 class Publisher:
@@ -82,9 +85,15 @@ class Publisher:
             raise AmqpFault(replies.NOT_IMPLEMENTED, "immediate=true", method=METHOD)
         self._require_publishable(exchange)
         keys = [key, *extra_keys(item.properties)]
+        is_delaying = topology.exchanges[self._session.vhost, exchange].is_delaying
+        if is_delaying and (delay_ms := delay_ms_of(item.properties)):
+            head = queue_head(exchange, key, (waiting_place(self._session.vhost),))
+            return Route(-1, exchange, key, is_mandatory, (head,), delay_ms)
         heads = self._resolve(exchange, keys, item.properties, priority)
-        is_kept = len(keys) == 1 and (
-            exchange == AMQ_TOPIC or topology.is_cached(self._session.vhost, exchange, key)
+        is_kept = (
+            len(keys) == 1
+            and not is_delaying
+            and (exchange == AMQ_TOPIC or topology.is_cached(self._session.vhost, exchange, key))
         )
         version = topology.version if is_kept else -1
         route = Route(version, exchange, key, is_mandatory, heads)
@@ -197,10 +206,20 @@ def prepare(
         except AmqpFault as fault:
             fault.method = fault.method or METHOD
             return outcomes, messages, fault
-        for head in route.heads:
-            messages.append(message_of(head, stored, item.body, wall_ms=wall_ms))
+        if route.delay_ms:
+            messages.append(_delayed(item, route, wall_ms))
+        else:
+            for head in route.heads:
+                messages.append(message_of(head, stored, item.body, wall_ms=wall_ms))
         outcomes.append(Outcome(item, route, len(route.heads)))
     return outcomes, messages, None
+
+
+def _delayed(item: Publish, route: Route, wall_ms: int) -> Message:
+    """It waits as it was published, BCC too; its time to live begins when it is routed."""
+    stored = stored_block(item.properties, is_addressed=False)._replace(expires_in_ms=-1)
+    message = message_of(route.heads[0], stored, item.body, wall_ms=wall_ms)
+    return message._replace(deliver_at_ms=wall_ms + route.delay_ms)
 
 
 _AMQ_TOPIC_ARGUMENT: Final = bytes((len(AMQ_TOPIC),)) + AMQ_TOPIC.encode()

@@ -31,6 +31,7 @@ from protocols.amqp.replies import AmqpFault
 from protocols.amqp.topology import Queue
 from protocols.canonical import Call as CanonicalCall
 from protocols.canonical import Identity, InvisibleTimeChange, ReceiptHandle
+from protocols.doors import client_certificate
 from protocols.driver import Driver
 from protocols.errors import Code, GatewayError
 from protocols.pipeline import ClientInfo, Credentials
@@ -66,6 +67,7 @@ class Session:
             now=clock.monotonic(),
             body_bytes_max=server.settings.message_bytes_max,
             heartbeat_s=server.settings.heartbeat_s,
+            has_certificates=server.settings.has_certificates,
         )
         self.driver: Driver[Event] = Driver(
             self.connection,
@@ -130,23 +132,28 @@ class Session:
             self._over()
 
     async def _log_in(self, event: LoginRequested) -> None:
-        identity = await self.services.authenticator.authenticate(
-            Credentials(
-                protocol="amqp",
-                listener=self.server.name,
-                user=event.user,
-                password=event.password,
-                client_id=text_of(event.client_properties, "connection_name"),
-                peer=self.driver.peer,
-                has_credentials=True,
+        tls = self.settings.tls
+        shown = client_certificate(self.driver).identity(tls.identity if tls else "cn")
+        identity = None
+        if shown or not event.is_external:
+            identity = await self.services.authenticator.authenticate(
+                Credentials(
+                    protocol="amqp",
+                    listener=self.server.name,
+                    user=event.user,
+                    password=event.password,
+                    certificate_name=shown if event.is_external else "",
+                    client_id=text_of(event.client_properties, "connection_name"),
+                    peer=self.driver.peer,
+                    has_credentials=not event.is_external,
+                )
             )
-        )
         now = clock.monotonic()
         if identity is None:
             events = self.connection.refuse_login(now=now)
         else:
             self._identity = identity
-            self.user = event.user
+            self.user = event.user or shown
             events = self.connection.accept_login(now=now)
         self._handle(self.driver, events)
         self.driver.flush_soon()

@@ -34,6 +34,13 @@ class AmqpSettings(DoorSettings):
     message_bytes_max: int = Field(default=4_000_000, ge=1024, le=4_194_304)
     """Largest body; a store keeps 4 MiB at most."""
 
+    @property
+    def has_certificates(self) -> bool:
+        """Whether a client may show one, here or to the load balancer in front."""
+        return bool(self.proxy_protocol) or (
+            self.tls is not None and self.tls.client_ca is not None
+        )
+
     def tenant_of(self, vhost: str) -> str:
         """Whose names the clients of this virtual host see."""
         if self.tenant and self.tenant != "from_vhost":

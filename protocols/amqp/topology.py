@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from protocols.amqp.fields import Table, decode_table, text_of
-from protocols.amqp.matching import TopicIndex, matches_headers
+from protocols.amqp.matching import DELAYED, DELAYED_TYPE, TopicIndex, matches_headers
 from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read, Start
 from protocols.pipeline import Record
 
@@ -140,6 +140,10 @@ class Exchange:
         self.record = record
         self.arguments: Table = decode_table(record.arguments)[0]
         self.alternate = text_of(self.arguments, "alternate-exchange")
+        self.is_delaying = record.type == DELAYED
+        self.kind = text_of(self.arguments, DELAYED_TYPE) if self.is_delaying else record.type
+        """How it routes."""
+
         self.bindings: dict[str, BindingRecord] = {}
         self._direct: dict[str, set[tuple[str, str]]] = {}
         self._topic = TopicIndex()
@@ -149,12 +153,12 @@ class Exchange:
         self.remove(key)
         self.bindings[key] = binding
         destination = _destination(binding)
-        if self.record.type == "topic":
+        if self.kind == "topic":
             self._topic.add(binding.key, destination)
-        elif self.record.type == "headers":
+        elif self.kind == "headers":
             self._headers[key] = (decode_table(binding.arguments)[0], destination)
         else:
-            name = binding.key if self.record.type == "direct" else ""
+            name = binding.key if self.kind == "direct" else ""
             self._direct.setdefault(name, set()).add(destination)
 
     def remove(self, key: str) -> None:
@@ -163,25 +167,25 @@ class Exchange:
         if binding is None:
             return
         destination = _destination(binding)
-        is_fanout = self.record.type == "fanout"
+        is_fanout = self.kind == "fanout"
         self._headers.pop(key, None)
         if any(
             _destination(other) == destination and (is_fanout or other.key == binding.key)
             for other in self.bindings.values()
         ):
             return
-        if self.record.type == "topic":
+        if self.kind == "topic":
             self._topic.remove(binding.key, destination)
-        elif self.record.type != "headers":
+        elif self.kind != "headers":
             self._direct.get("" if is_fanout else binding.key, set()).discard(destination)
 
     def match(self, key: str, headers: Table) -> Iterable[tuple[str, str]]:
         """Destinations as (kind, name)."""
-        if self.record.type == "topic":
+        if self.kind == "topic":
             return self._topic.match(key)
-        if self.record.type == "headers":
+        if self.kind == "headers":
             return {to for wanted, to in self._headers.values() if matches_headers(wanted, headers)}
-        return self._direct.get(key if self.record.type == "direct" else "", ())
+        return self._direct.get(key if self.kind == "direct" else "", ())
 
 
 def _destination(binding: BindingRecord) -> tuple[str, str]:
@@ -299,7 +303,7 @@ class Topology:
     def has_headers_exchanges(self, vhost: str) -> bool:
         """Somebody bound something to an exchange that looks into headers."""
         return any(
-            host == vhost and exchange.record.type == "headers" and exchange.bindings
+            host == vhost and exchange.kind == "headers" and exchange.bindings
             for (host, _), exchange in self.exchanges.items()
         )
 
@@ -321,7 +325,7 @@ class Topology:
             at = self.exchanges.get((vhost, name))
             if at is None:
                 continue
-            is_cacheable = is_cacheable and at.record.type != "headers"
+            is_cacheable = is_cacheable and at.kind != "headers"
             destinations = [("queue", key)] if not name else list(at.match(key, headers))
             queues = [to for kind, to in destinations if kind == "queue"]
             found.update(

@@ -4,6 +4,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from protocols.canonical import Call, Identity
+from protocols.doors import client_certificate
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.mqtt.connection import Event, MqttConnection
@@ -31,7 +32,7 @@ from protocols.mqtt.sessions import (
     is_read,
 )
 from protocols.pipeline import Credentials
-from protocols.tls import ClientCertificate, certificate_of
+from protocols.tls import ClientCertificate
 
 PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no maximum
 
@@ -188,15 +189,6 @@ def _may_have_will(front: Front, will: Will | None, call: Call) -> bool:
 def _has_credentials(connect: Connect, certificate_name: str) -> bool:
     """A user name alone says nothing beside a certificate."""
     return connect.password is not None or (connect.user is not None and not certificate_name)
-
-
-def client_certificate(driver: Driver[Event]) -> ClientCertificate:
-    """Of the connection itself, or what the load balancer in front verified."""
-    transport = driver.transport
-    found = certificate_of(transport.get_extra_info("ssl_object") if transport else None)
-    if driver.proxied is not None and driver.proxied.certificate_name and not found.common_name:
-        return ClientCertificate(driver.proxied.certificate_name)
-    return found
 
 
 async def _agree(

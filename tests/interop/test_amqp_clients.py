@@ -256,6 +256,30 @@ async def test_competing_consumers_at_two_gateways(cluster: Cluster) -> None:
         await writer.queue_delete("jobs")
 
 
+async def test_a_delayed_exchange_routes_when_the_time_has_come(cluster: Cluster) -> None:
+    """A queue bound meanwhile gets it too; what asks for no delay passes at once."""
+    async with await connect(cluster.one) as mine, await connect(cluster.two) as theirs:
+        here, there = await mine.channel(on_return_raises=True), await theirs.channel()
+        exchange = await here.declare_exchange(
+            "later", "x-delayed-message", arguments={"x-delayed-type": "topic"}
+        )
+        early = await here.declare_queue("early", auto_delete=True)
+        await early.bind(exchange, "a.#")
+        later = Message(b"later", headers={"x-delay": 2000}, expiration=60)
+        await exchange.publish(later, "a.b", mandatory=True)
+        await exchange.publish(Message(b"now"), "a.c", mandatory=True)
+        late = await there.declare_queue("late", auto_delete=True)
+        await late.bind("later", "*.b")
+        first, second = Collector(), Collector()
+        await early.consume(first)
+        await late.consume(second)
+        assert [message.body for message in await first.wait(2)] == [b"now", b"later"]
+        (message,) = await second.wait(1)
+        assert (message.body, message.exchange, message.routing_key) == (b"later", "later", "a.b")
+        assert (message.headers, message.expiration) == ({"x-delay": -2000}, 60.0)
+        await here.exchange_delete("later")
+
+
 # ── pika ────────────────────────────────────────────────────────────────────────────────
 
 
