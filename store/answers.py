@@ -66,6 +66,9 @@ class EngineConfig:
     """Once-keys that are released (QoS 2) and never were."""
 
     once_keys_max: int = 200_000
+    retained_max: int = 1_000_000
+    """Addresses that have a retained value."""
+
     frame_results_max: int = 64
     """Results of frames kept per gateway for settle, besides those it has answered for."""
 

@@ -244,6 +244,7 @@ class Store:
             lease_s=config.lease_ms / 1000,
             timers_max=limits.timers_max,
             halves_max=limits.half_messages_max,
+            retained_max=limits.retained_max,
             half_timeout_ms=config.transactions.timeout_ms,
             half_interval_ms=config.transactions.interval_ms,
             half_checks_max=config.transactions.checks_max,

@@ -51,6 +51,10 @@ class LimitsConfig(ConfigModel):
     half_messages_max: int = Field(default=200_000, ge=0)
     """Half messages whose transaction is open; more are told SYSTEM_BUSY."""
 
+    retained_max: int = Field(default=1_000_000, ge=0)
+    """Addresses with a retained value; what is published to a further one is delivered and not
+    retained (counted)."""
+
     log_bytes_max: int = Field(default=64 << 30, ge=4 << 20)
     """Bytes the log may take on disk; the last two segments are a reserve for acks, grants and
     deletions (store page, rule 6)."""

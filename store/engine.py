@@ -518,6 +518,11 @@ class Engine:
         positions = self._parts.retained.find(tenant, subject_filters)
         return self._reader.records(positions)
 
+    @property
+    def retained_counts(self) -> tuple[int, int]:
+        """(addresses with a value, values refused because there were too many)."""
+        return self._parts.retained.count, self._parts.retained.refused_count
+
     # ── light queues ────────────────────────────────────────────────────────────────────
 
     def create_queue(

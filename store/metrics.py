@@ -62,6 +62,8 @@ def collect(engine: Engine, counters: ServerCounters) -> Mapping[str, float]:
         "recalled_total": log.recalled,
         "timers_waiting": engine.held_counts[0],
         "half_messages_open": engine.held_counts[1],
+        "retained": engine.retained_counts[0],
+        "retained_refused_total": engine.retained_counts[1],
         "pending_bytes": engine.pending_bytes,
         "is_full": float(engine.is_full),
         "is_healthy": float(counters.is_healthy),

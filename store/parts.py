@@ -30,7 +30,7 @@ class Parts:
             core.config.once_released_window_s,
             core.config.once_keys_max,
         )
-        self.retained = RetainedTable()
+        self.retained = RetainedTable(core.config.retained_max)
         self.compacted = Compacted(core.config.retention_s * 1000)
         self.groups = GroupTable(core)
         self.held = Held(core)
