@@ -207,24 +207,31 @@ class Committer:
         """Whether a batch handed in now would be next."""
         return self.out_count < OUT_MAX and not self.has_failed
 
-    def submit(self, batch: WriteBatch) -> None:
-        """Make *batch* durable after all before it; on the loop."""
+    def submit(self, batch: WriteBatch, *, is_loop_wanted: bool = False) -> bool:
+        """
+        Make *batch* durable after all before it; on the loop.
+
+        True: the kernel writes it now, and needs no Python for it. *is_loop_wanted*: the loop has
+        something else to do meanwhile.
+        """
         self.out_count += 1
-        if self._may_stay(batch):
+        if self._may_stay(batch) and not (is_loop_wanted and self._kernel is not None):
             self._commit_in_place(batch)
         elif self._kernel is not None and self._kernel.batch is not None:
             self._waiting.append(batch)
         else:
-            self._begin(batch)
+            return self._begin(batch)
+        return False
 
-    def _begin(self, batch: WriteBatch) -> None:
+    def _begin(self, batch: WriteBatch) -> bool:
         """By the kernel, unless the thread is at it or it must be."""
         if self._kernel is not None and not self._in_thread:
             self._started = clock.monotonic()
             if self._kernel.begin(batch):
-                return
+                return True
         self._in_thread += 1
         self._queue.put(batch)
+        return False
 
     def _on_written(self) -> None:
         """The kernel is done."""

@@ -26,7 +26,7 @@ from store.committer import Committer
 from store.engine import WriteBatch
 from store.handlers.access import PRIVATE_CODES, refusal
 from store.handlers.answers import not_available, refuse
-from store.handlers.backlog import QUIET_S, WAIT_S_MAX
+from store.handlers.backlog import PAUSE_S, QUIET_S, REST_FACTOR, WAIT_S_MAX
 from store.handlers.clients import tell_members
 from store.handlers.connection import Connection
 from store.handlers.context import Context
@@ -76,6 +76,10 @@ class StoreServer:
         """Called when parts of the log should be read in the background."""
 
         self._may_read = False
+        self._is_read_beside = False
+        """A read had its turn while the kernel wrote: it needs none when the commit is done."""
+
+        self._read_again_at = 0.0
         self._committed_at = 0.0
         self._read_timer: asyncio.TimerHandle | None = None
         self.topics_changed = asyncio.Event()
@@ -232,22 +236,30 @@ class StoreServer:
         return committer is not None and committer.out_count > 0 and not committer.has_failed
 
     def _read_backlog(self) -> None:
-        """One read that gave way, now that a commit is done; or later."""
+        """One read that gave way, in its turn or in a pause between commits; or later."""
         backlog = self.context.backlog
-        is_free = not self._is_committing()
-        if is_free or self._may_read:
+        if self._may_read or self._is_pause():
             self._may_read = False
+            began = clock.monotonic()
             backlog.run_one()
-            is_free = not self._is_committing()
-        if backlog and is_free:
+            ended = clock.monotonic()
+            self._read_again_at = ended + REST_FACTOR * (ended - began)
+        if not backlog:
+            return
+        if self._is_pause():
             self.tick_soon()
-        elif backlog and self._read_timer is None:
-            self._read_timer = self._loop.call_later(WAIT_S_MAX, self._let_read)
+        elif self._read_timer is None:
+            wait_s = WAIT_S_MAX if self._is_committing() else PAUSE_S
+            self._read_timer = self._loop.call_later(wait_s, self._let_read, self.counters.commits)
 
-    def _let_read(self) -> None:
-        """The commit takes its time."""
+    def _is_pause(self) -> bool:
+        """No commit is under way, nor was one just now."""
+        return not self._is_committing() and (clock.monotonic() >= self._committed_at + PAUSE_S)
+
+    def _let_read(self, commit_count: int) -> None:
+        """The commit takes its time, or there is none; else a read came with it."""
         self._read_timer = None
-        self._may_read = True
+        self._may_read |= commit_count == self.counters.commits
         self.tick_soon()
 
     def _let_time_pass(self, now: clock.Now) -> None:
@@ -286,7 +298,10 @@ class StoreServer:
         if committer.has_room:
             batch = self.context.engine.take_writes()
             if batch is not None:
-                committer.submit(batch)
+                is_awaited = bool(self.context.backlog)
+                if committer.submit(batch, is_loop_wanted=is_awaited):
+                    self._is_read_beside = True
+                    self._may_read |= clock.monotonic() >= self._read_again_at
 
     def committed(self, batch: WriteBatch, seconds: float) -> None:
         """*batch* is durable: give its answers, serve what it made visible, send the next."""
@@ -294,7 +309,8 @@ class StoreServer:
         self.counters.commit_s += seconds
         self.context.engine.confirm(batch)
         self._commit()
-        self._may_read = True
+        self._may_read |= not self._is_read_beside
+        self._is_read_beside = False
         self._committed_at = clock.monotonic()
         self.tick_soon()
 

@@ -1,9 +1,11 @@
 """
 Reads of old messages give way to sends: who catches up costs those who send as little as can be.
 
-While there are commits, pulls far behind the head of their queue run one at a time: none while a
-commit is under way, so that the writer thread finds Python free; one after each, so that readers
-go on however busy the disk is; and a send that comes in waits for one read at most.
+While there are commits, pulls far behind the head of their queue run one at a time: one with each
+commit, while the kernel writes it and those who sent must wait anyway (where a thread writes, one
+after each, so that the thread finds Python free); others in the pauses between commits, but not
+where the next send is expected. So readers go on however busy the disk is, and a send waits for one
+read at most.
 """
 
 from collections import deque
@@ -14,6 +16,13 @@ from store.handlers.connection import Connection
 
 WAIT_S_MAX: Final = 0.005
 """So long a read gives way to a commit that takes its time."""
+
+PAUSE_S: Final = 0.001
+"""So long after a commit nothing is read: who waited for it may send again."""
+
+REST_FACTOR: Final = 3
+"""Times what the last read took: so long none comes with a commit. Reads have a quarter of the
+loop at most while commits follow one another."""
 
 QUIET_S: Final = 0.05
 """So long after the last commit reads need not take turns any more."""
