@@ -2,9 +2,9 @@
 ``python -m tests.bench.catchup``: what a reader that catches up costs those who send.
 
 Serial sends of 1 KiB to one store, each durable before the next: alone, while another client pulls
-a backlog of the same store from its beginning as fast as it can, and while it pulls another store's.
-The last says what the generators and the disk cost that all of them share: the first ratio cannot
-be below the second.
+a backlog of the same store from its beginning as fast as it can, and while it pulls one of another
+store. The last says what the generators and the disk cost that all of them share: the first ratio
+cannot be below the second.
 """
 
 import argparse
