@@ -25,11 +25,12 @@ from protocols.errors import Code
 from protocols.mqtt.connection import MqttConnection, PublishRun
 from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.events import from_structured
-from protocols.mqtt.fields import protocol_error
+from protocols.mqtt.fields import PacketError, protocol_error
 from protocols.mqtt.front import Front
 from protocols.mqtt.mapping import clearing, delayed, message_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import V5, V31, Publish, Pubrel, Reason
+from protocols.mqtt.properties import is_as_it_says
 from protocols.mqtt.records import SessionRecord
 from protocols.tasks import Signal
 
@@ -113,6 +114,11 @@ class Inbound:
         self._under_way = 0
         """Posts without an answer, also those that the client gets none for."""
 
+        self._done_count = 0
+        self._checks_format = settings.checks_payload_format
+        self._refused: list[tuple[int, Publish, Reason]] = []
+        """What is refused here, each behind so many posts that are done [MQTT-4.6.0-2]."""
+
         self._all_stored = Signal()
 
     @property
@@ -129,6 +135,7 @@ class Inbound:
                     await self._all_stored.wait()
 
     def _answered(self) -> None:
+        self._done_count += 1
         self._under_way -= 1
         if not self._under_way:
             self._all_stored.set()
@@ -158,6 +165,8 @@ class Inbound:
         if not packet_ids:
             if self._front.settings.denied == "disconnect" and not results.is_all_stored:
                 self._end_if_denied([results[index].code for index in range(len(results))])
+            if self._refused:
+                self._refuse_due()
             return
         connection = self._connection
         was_full = connection.unanswered_count > self._receive_max
@@ -169,6 +178,8 @@ class Inbound:
                 number = int.from_bytes(packet_id, "big")
                 self._answer(PUBACK, number, result.code, is_matched=result.matched_count > 0)
             connection.unanswered_count -= len(packet_ids)
+        if self._refused:
+            self._refuse_due()
         if was_full:
             self._line.read_on()
         self._outbox.own_answered()
@@ -180,11 +191,19 @@ class Inbound:
         """
         One with properties, or of QoS 2.
 
-        Raises PacketError for a repeat that no specification allows.
+        Raises PacketError for a repeat that no specification allows, and for one that is no text
+        though it says so and cannot be answered.
         """
         packet_id = packet.packet_id
         if packet.qos == 2 and packet_id in self._repeats:
             self._repeat(packet_id)
+            return
+        if self._checks_format and not is_as_it_says(packet.properties, packet.payload):
+            if not packet.qos:
+                raise PacketError(Reason.PAYLOAD_FORMAT_INVALID, "text that is no UTF-8")
+            due = self._done_count + self._under_way
+            self._refused.append((due, packet, Reason.PAYLOAD_FORMAT_INVALID))
+            self._refuse_due()
             return
         head = self._connection.heads.find(packet.topic, packet.qos, packet.retain)
         if packet.retain and not packet.payload:
@@ -228,6 +247,8 @@ class Inbound:
             self._repeats.pop(packet_id, None)
             self._connection.open_qos2.discard(packet_id)
         self._answer(PUBREC, packet_id, code)
+        if self._refused:
+            self._refuse_due()
         self._outbox.own_answered()
         self._line.answered()
         if packet_id in self._released_early:
@@ -280,6 +301,20 @@ class Inbound:
             connection.queue(encode_ack(first, packet_id, 0, version))
         else:
             self._line.end(Reason.SERVER_UNAVAILABLE, f"a publish was refused: {code.name}")
+
+    def _refuse_due(self) -> None:
+        """Answer what was refused here, once all before it has been answered."""
+        connection = self._connection
+        while self._refused and self._refused[0][0] <= self._done_count:
+            _, packet, reason = self._refused.pop(0)
+            self._front.refused.inc()
+            if packet.qos == 1:
+                connection.unanswered_count -= 1
+            else:
+                connection.open_qos2.discard(packet.packet_id)
+            first = PUBACK if packet.qos == 1 else PUBREC
+            connection.queue(encode_ack(first, packet.packet_id, reason, connection.version))
+            self._line.answered()
 
     def _end_if_denied(self, codes: Sequence[Code]) -> None:
         if Code.FORBIDDEN in codes:

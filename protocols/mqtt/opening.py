@@ -23,7 +23,7 @@ from protocols.mqtt.packets import (
     Reason,
     Will,
 )
-from protocols.mqtt.properties import Property, find_int, find_str
+from protocols.mqtt.properties import Property, find_int, find_str, is_as_it_says
 from protocols.mqtt.records import WillRecord
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import (
@@ -137,6 +137,8 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     settings = front.settings
     if len(will.payload) > settings.will_bytes_max:
         return Reason.PACKET_TOO_LARGE
+    if settings.checks_payload_format and not is_as_it_says(will.properties, will.payload):
+        return Reason.PAYLOAD_FORMAT_INVALID
     if will.qos > settings.qos_max:
         return Reason.QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
     if will.retain and not settings.retained:

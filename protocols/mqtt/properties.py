@@ -262,6 +262,16 @@ def find_int(properties: PacketProperties, identifier: int, default: int) -> int
     return default
 
 
+def is_as_it_says(properties: PacketProperties, payload: bytes) -> bool:
+    """Whether a payload that is told to be text is well-formed UTF-8 [MQTT 5, 3.3.2.3.2]."""
+    if find_int(properties, Property.PAYLOAD_FORMAT, 0):
+        try:
+            payload.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
 def find_str(properties: PacketProperties, identifier: int) -> str | None:
     for known, value in properties:
         if known == identifier and isinstance(value, str):

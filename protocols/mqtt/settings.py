@@ -148,6 +148,10 @@ class MqttSettings(DoorSettings):
     """Told in CONNACK to clients that ask for it: where answers to their requests may go, such as
     ``replies/{client_id}``."""
 
+    checks_payload_format: bool = True
+    """Refuse a publish or will that says it is text (Payload Format Indicator 1) and is no UTF-8:
+    0x99."""
+
     tells_unmatched: bool = False
     """Acknowledge with 0x10 what no MQTT client subscribes to now (consumers of the topic are not
     asked). Costs time per message."""

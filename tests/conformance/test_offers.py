@@ -6,7 +6,9 @@ from protocols.mqtt.packets import (
     V5,
     V311,
     Connect,
+    Puback,
     Publish,
+    Pubrec,
     Reason,
     Subscribe,
     SubscribeItem,
@@ -117,3 +119,33 @@ def test_mqtt_3_1_2_24_what_is_sent_again_fits_too(
         peer.publish(word, b"y")
         assert peer.payloads(1) == [b"y"]
         assert peer.is_silent()
+
+
+def test_text_that_is_no_text_is_refused(server: Address, word: str) -> None:
+    """Payload Format 1 and no UTF-8: 0x99, in the order of the publishes; QoS 0 and wills too."""
+    says = ((Property.PAYLOAD_FORMAT, 1),)
+    with Peer(server, V5, Connect(V5, word)) as peer:
+        peer.subscribe(SubscribeItem(word, 2))
+        with Peer(server, V5, Connect(V5, f"{word}-pub")) as pub:
+            pub.send(
+                Publish(word, b"one", 1, packet_id=1, properties=says),
+                Publish(word, b"\xff", 1, packet_id=2, properties=says),
+                Publish(word, b"\xff", 1, packet_id=3),
+                Publish(word, b"\xff", 2, packet_id=4, properties=says),
+                Publish(word, b"two", 1, packet_id=5, properties=says),
+            )
+            for answer in (
+                Puback(1),
+                Puback(2, Reason.PAYLOAD_FORMAT_INVALID),
+                Puback(3),
+                Pubrec(4, Reason.PAYLOAD_FORMAT_INVALID),
+                Puback(5),
+            ):
+                pub.expect(answer)
+            pub.send(Publish(word, b"\xff", 0, properties=says))
+            assert pub.is_ended(Reason.PAYLOAD_FORMAT_INVALID)
+        assert peer.payloads(3) == [b"one", b"\xff", b"two"]
+        assert peer.is_silent()
+    will = Will("w", b"\xff", properties=says)
+    refused = refusal(server, V5, Connect(V5, word, will=will))
+    assert reason_of(refused) == Reason.PAYLOAD_FORMAT_INVALID
