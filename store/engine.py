@@ -111,7 +111,9 @@ class Engine:
         self._sender = Sender(
             self._core, self._parts, self._room, self._keeper, self._handover, self._holding
         )
-        self._late = LateEntries(self._core, self._parts.groups, self._deliveries)
+        self._late = LateEntries(
+            self._core, self._parts.groups, self._deliveries, self._keeper, self._handover
+        )
         self._reader = Reader(self._core, self._parts)
         self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room, self._holding)
         self.counters: Counters = self._core.counters

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocols.canonical import is_created_explicitly
-from protocols.errors import Code
+from protocols.errors import Code, Refused
 from protocols.remoting.private import AckItem, IndexItem
 from store.appender import place_in
 from store.core import Core
@@ -32,6 +32,9 @@ from store.log.format import (
     seed,
     state_entry,
 )
+from store.policies.admission import Admission
+from store.policies.handover import Handover
+from store.policies.keeper import TOO_LONG, Keeper
 
 NO_ADDRESS: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "CID_RMQ_SYS_")
 NO_ADDRESS_NAMES: Final = frozenset(
@@ -89,13 +92,28 @@ class Pointer(NamedTuple):
 class LateEntries:
     """Answers gateways that matched what they took from ``$dispatch``."""
 
-    def __init__(self, core: Core, groups: GroupTable, deliveries: Deliveries) -> None:
+    def __init__(
+        self,
+        core: Core,
+        groups: GroupTable,
+        deliveries: Deliveries,
+        keeper: Keeper,
+        handover: Handover,
+    ) -> None:
         self._core = core
         self._groups = groups
         self._deliveries = deliveries
+        self._keeper = keeper
+        self._handover = handover
 
     def index(self, epoch: int, items: Sequence[IndexItem]) -> list[tuple[int, int]]:
-        """(grant, code) per item; all that count stand in one block."""
+        """
+        (grant, code) per item; all that count stand in one block.
+
+        A queue that rejects what is too much takes nothing here either. There is no publisher to
+        be told; its dead letters, if it has them, are handed over.
+        """
+        admission = Admission((), self._keeper.judges, self._core.entries.end, self._core.credit_of)
         results: list[tuple[int, int]] = []
         acks: dict[tuple[int, int], AckItem] = {}
         pointers: list[Pointer] = []
@@ -105,7 +123,7 @@ class LateEntries:
             ):
                 results.append((grant, STALE))
                 continue
-            pointer = self._pointer(target, keys)
+            pointer = self._pointer(target, keys, admission)
             if number:
                 acks[number, position] = AckItem(number, position, grant)
             if pointer is None:
@@ -118,6 +136,8 @@ class LateEntries:
             self._deliveries.ack(epoch, list(acks.values()))
         if pointers:
             append_pointers(self._core, pointers)
+        for guard, record in admission.dead:
+            self._handover.records(guard, [record], TOO_LONG)
         return results
 
     def _holds(self, number: int, position: int, grant: int, epoch: int) -> bool:
@@ -126,13 +146,19 @@ class LateEntries:
         batch = group.in_flight.get(position) if group is not None else None
         return batch is not None and batch.is_named_by(grant, epoch, self._core.log.epoch)
 
-    def _pointer(self, target: int, keys: Sequence[bytes]) -> Pointer | None:
+    def _pointer(self, target: int, keys: Sequence[bytes], admission: Admission) -> Pointer | None:
         """None: the message is gone."""
         entries = self._core.entries
         columns, at = entries.locate(target)
         if at < 0:
             return None
         lights = tuple(dict.fromkeys(usable_lights(self._core, keys)))
+        if not self._keeper.judges.keys().isdisjoint(lights):
+            try:
+                record = self._core.record_at(target)
+            except Refused:
+                return None
+            lights, _ = admission.admit(lights, memoryview(record))
         flags = columns.flags[at] & KEPT_FLAGS | EntryFlag.HAS_TARGET
         expires_at_ms = entries.expires.get(target, 0)
         if expires_at_ms:

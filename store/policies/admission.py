@@ -1,7 +1,8 @@
 """
 Before an item enters guarded queues: may it, and into which sub-queue.
 
-Only frames that reach a queue with a rejecting limit or with priorities come here.
+Only frames and late entries that reach a queue with a rejecting limit or with priorities come
+here.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,9 +92,24 @@ class Admission:
     def judge(self, at: int, record: memoryview) -> Verdict:
         """An item of set *at*."""
         plan = self.plans[at]
+        chosen, refused = self.admit(plan.lights, record)
+        if not chosen and plan.queue is None:
+            return Verdict(-1, refused)
+        if chosen == plan.lights:
+            return Verdict(at)
+        index = self._indexes.get((at, chosen))
+        if index is None:
+            index = self._indexes[at, chosen] = len(self.plans) + len(self._variants)
+            self._variants.append((at, Plan(plan.queue, chosen)))
+        return Verdict(index, refused)
+
+    def admit(
+        self, wanted: Sequence[Queue], record: memoryview
+    ) -> tuple[tuple[Queue, ...], tuple[bytes, ...]]:
+        """The queues of *wanted* that take it, and the keys of those that are full."""
         lights: list[Queue] = []
         refused: list[bytes] = []
-        for queue in plan.lights:
+        for queue in wanted:
             guard = self._judges.get(queue)
             if guard is None:
                 lights.append(queue)
@@ -105,16 +121,7 @@ class Admission:
                     self.dead.append((guard, bytes(record)))
             else:
                 lights.append(guard.subqueues[_level(guard, record)])
-        if not lights and plan.queue is None:
-            return Verdict(-1, tuple(refused))
-        chosen = tuple(lights)
-        if chosen == plan.lights:
-            return Verdict(at)
-        index = self._indexes.get((at, chosen))
-        if index is None:
-            index = self._indexes[at, chosen] = len(self.plans) + len(self._variants)
-            self._variants.append((at, Plan(plan.queue, chosen)))
-        return Verdict(index, tuple(refused))
+        return tuple(lights), tuple(refused)
 
     def variants(self, plans: Sequence[SetPlan]) -> list[SetPlan]:
         """What single items need beside the plans of the sets."""
