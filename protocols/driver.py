@@ -84,9 +84,12 @@ def _flushes_of(loop: asyncio.AbstractEventLoop) -> Flushes:
     return found
 
 
-class Driver(asyncio.Protocol, Generic[E]):
+class Driver(Generic[E]):
     """
     Runs one connection on one socket.
+
+    An ``asyncio.Protocol`` by what it does, not by class: a class of its own can be compiled, and
+    with hundreds of small packets in a tick what surrounds them costs as much as they do.
 
     The owner gives *handle* (all events of one read, in order) and *lost* (called once, when
     the socket is gone); *resumed* when a slow peer reads again. The owner calls ``flush_soon``
@@ -128,6 +131,11 @@ class Driver(asyncio.Protocol, Generic[E]):
         self._is_paused_by_peer = False
         self._is_paused_by_owner = False
         self._stalled_since: float | None = None
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """Itself, for the event loop."""
+        return cast(asyncio.Protocol, self)
 
     # ── asyncio.Protocol ────────────────────────────────────────────────────────────────
 

@@ -33,7 +33,7 @@ class AmqpAdapter:
         """Listen until cancelled; then close the connections in AMQP's words."""
         server = AmqpServer(self._name, self._settings, services)
         self._door = listener = await open_door(
-            lambda: make_session(server).driver,
+            lambda: make_session(server).driver.protocol,
             self._settings.bind,
             self._settings,
             name=self._name,

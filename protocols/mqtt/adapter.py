@@ -33,7 +33,7 @@ class MqttAdapter:
         front.sessions.start()
         front.tasks.start(front.tell_system(), name="system")
         self._server = server = await open_door(
-            lambda: Client(front).driver,
+            lambda: Client(front).driver.protocol,
             self._settings.bind,
             self._settings,
             name=self._name,

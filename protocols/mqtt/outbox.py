@@ -31,7 +31,7 @@ from protocols.mqtt.session import (
 )
 from protocols.mqtt.tracing import trace_deliveries
 from protocols.pipeline import Meter, Observer
-from protocols.remoting.records import decode_record
+from protocols.remoting.records import decode_record, store_ms_of
 from protocols.tasks import Tasks
 
 PUBREL: Final = 0x62
@@ -123,7 +123,7 @@ class Outbox:
         if column is None or column.bytes_max > self._packet_bytes_max:
             return False
         now_ms = clock.wall_ms()
-        if now_ms - run.shelf.message(run.start).store_ms >= self._slow_ms:
+        if now_ms - store_ms_of(run.shelf.records[run.start]) >= self._slow_ms:
             self._note_slow(run[0], now_ms)
         if plan.qos:
             self.window.wait(OutgoingRun(column, feed))

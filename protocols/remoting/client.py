@@ -45,7 +45,7 @@ class RemotingClient:
         host, port = split_bind(address)
 
         def make() -> asyncio.Protocol:
-            return wire.driver
+            return wire.driver.protocol
 
         wire = SocketWire(
             push,

@@ -118,6 +118,13 @@ def decode_record(
     )
 
 
+def store_ms_of(record: bytes) -> int:
+    """When exactly one record was stored. Raises PeerError as ``decode_record`` does."""
+    if len(record) < BODY_AT or int.from_bytes(record[SYS_FLAG_AT:BORN_MS_AT], "big") & _V6:
+        return decode_record(record).store_ms
+    return int.from_bytes(record[STORE_MS_AT:STORE_HOST_AT], "big")
+
+
 def record_parts(record: bytes) -> tuple[bytes, bytes, bytes]:
     """
     (topic, body, properties text) of exactly one record, for who needs no more of it.

@@ -187,7 +187,7 @@ async def serve_remoting(
             frame_bytes_max=frame_bytes_max,
             handshake_s_max=handshake_s_max,
             idle_s_max=idle_s_max,
-        ).driver
+        ).driver.protocol
 
     server.bound(await open_(connect, bind))
     return server
