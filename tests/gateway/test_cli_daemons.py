@@ -52,8 +52,9 @@ def test_up_is_ready_and_drains_on_sigterm(tmp_path: Path) -> None:
         assert up.ready_text.startswith("ready gateway gw-1 mqtt=127.0.0.1:")
         assert {"mqtt", "mqtt-ws", "grpc", "admin", "namesrv", "store"} <= set(up.addresses)
         assert int(pid_file.read_text()) == up.process.pid
-        wait_until(lambda: "mosquitto_pub" in up.log(), "lines to paste")
-        assert f"http://{up.addresses['admin']}/?token=" in up.log()
+        console = f"http://{up.addresses['admin']}/?token="
+        wait_until(lambda: console in up.log(), "the last of the lines to paste")
+        assert "mosquitto_pub" in up.log()
         assert up.stop() == 0
         assert not pid_file.exists()
         lines = [line for line in up.log().splitlines() if line.startswith("{")]
