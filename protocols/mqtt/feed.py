@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from protocols.canonical import Delivery, ReceiptHandle
 from protocols.errors import Code
-from protocols.mqtt.session import Stage, Subscriptions
+from protocols.mqtt.session import Flight, Stage, Subscriptions
 from protocols.pipeline import DeliveryStream
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class Feed:
         """What came before ``start``; None: started."""
 
         self.is_settle_due = False
+        self.unnamed = Flight(self, None, 1, Stage.SENT)
+        """All packet ids of its runs, whose deliveries have no names."""
+
         self._outbox = outbox
         self.is_auto_ack = is_auto_ack
         self._ended = ended

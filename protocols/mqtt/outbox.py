@@ -126,12 +126,17 @@ class Outbox:
         if now_ms - store_ms_of(run.shelf.records[run.start]) >= self._slow_ms:
             self._note_slow(run[0], now_ms)
         if plan.qos:
-            self.window.wait(OutgoingRun(column, feed))
-            self._pump([], now_ms)
-            return True
+            numbers = self.window.take_at_once(len(column), feed.unnamed)
+            if not numbers:
+                self.window.wait(OutgoingRun(column, feed.unnamed))
+                self._pump([], now_ms)
+                return True
+            packets = column.joined(numbers)
+        else:
+            feed.done_unnamed(len(run))
+            packets = column.whole
         self._sent.inc(len(run))
-        feed.done_unnamed(len(run))
-        self._connection.queue(column.whole)
+        self._connection.queue(packets)
         self._flush_soon()
         return True
 

@@ -162,6 +162,15 @@ class Column:
         pieces[1::3] = numbers
         return pieces
 
+    def joined(self, numbers: list[bytes]) -> bytes:
+        """All packets, with these packet ids."""
+        pieces = self._pieces.copy()
+        if len(numbers) == 1:
+            pieces[1] = numbers[0]
+        else:
+            pieces[1::3] = numbers
+        return b"".join(pieces)
+
     @property
     def whole(self) -> bytes:
         """All packets of QoS 0: the same bytes for everybody."""

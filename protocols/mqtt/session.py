@@ -229,9 +229,9 @@ class OutgoingRun:
 
     __slots__ = ("at", "column", "flight")
 
-    def __init__(self, column: Column, source: Source) -> None:
+    def __init__(self, column: Column, flight: "Flight") -> None:
         self.column = column
-        self.flight = Flight(source, None, 1, Stage.SENT)
+        self.flight = flight
         self.at = 0
         """What comes before is in flight or done."""
 
@@ -250,7 +250,7 @@ class Stage:
 
 
 class Flight:
-    """One packet id in use, or all those of a run."""
+    """One packet id in use, or all those of a stream's runs."""
 
     __slots__ = ("handle", "message", "qos", "source", "stage")
 
@@ -335,6 +335,24 @@ class Window:
         out += run.column.packets(run.at, numbers)
         run.at += count
         return count
+
+    def take_at_once(self, count: int, flight: Flight) -> list[bytes]:
+        """
+        Put so many into flight: their packet ids, two bytes each.
+
+        Empty if others wait, there is no room for all, or their ids are not neighbours.
+        """
+        first, flights = self._next_id, self.flights
+        stop = first + count
+        if self.waiting or len(flights) + count > self.limit or stop > PACKET_ID_MAX:
+            return []
+        packet_ids = range(first, stop)
+        if flights and not flights.keys().isdisjoint(packet_ids):
+            return []
+        for packet_id in packet_ids:
+            flights[packet_id] = flight
+        self._next_id = stop
+        return packet_id_bytes()[first:stop]
 
     def skip(self) -> None:
         """One that will not be sent takes an id as if it had been [MQTT-3.1.2-25]."""
