@@ -1,10 +1,12 @@
-"""A bridge to RabbitMQ, both ways, and over a channel that it closes."""
+"""A bridge to RabbitMQ, both ways, over a channel that it closes, and over its death."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pika
+import pika.exceptions
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from gateway.clusters.amqp_bridge import binding_key
 from protocols.mqtt.packets import V5, Connect, Publish, SubscribeItem
@@ -31,7 +33,10 @@ routes:
 
 class Site(NamedTuple):
     gateway: Daemon
-    rabbit: pika.BlockingConnection
+    rabbit: RabbitMq
+
+    def there(self) -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.rabbit.port))
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +52,17 @@ def site(rabbitmq: RabbitMq) -> Iterator[Site]:
         with pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", rabbitmq.port)
         ) as there:
-            there.channel().exchange_declare("plant", "topic")
-            gateway = daemons.gateway("", arguments=("-c", str(path)))
-            wait_until(lambda: "bridge rabbit is up" in gateway.log(), "the link")
-            yield Site(gateway, there)
+            there.channel().exchange_declare("plant", "topic", durable=True)
+        gateway = daemons.gateway("", arguments=("-c", str(path)))
+        wait_until(lambda: "bridge rabbit is up" in gateway.log(), "the link")
+        yield Site(gateway, rabbitmq)
+
+
+@pytest.fixture
+def channel(site: Site) -> Iterator[BlockingChannel]:
+    """There."""
+    with site.there() as connection:
+        yield connection.channel()
 
 
 def here(site: Site, name: str) -> MqttClient:
@@ -62,12 +74,11 @@ def test_filters_are_binding_keys() -> None:
     assert binding_key("a/+/c.d/#") == "a.*.c/d.#"
 
 
-async def test_both_ways(site: Site) -> None:
+async def test_both_ways(site: Site, channel: BlockingChannel) -> None:
     """
     Subjects are routing keys there; in order; what no routing key can be is dropped and the rest
     goes on.
     """
-    channel = site.rabbit.channel()
     channel.queue_declare("seen")
     channel.queue_bind("seen", "plant", "up.#")
     async with here(site, "a") as client:
@@ -94,16 +105,15 @@ async def test_both_ways(site: Site) -> None:
         ]
 
 
-async def test_a_closed_channel_is_opened_again(site: Site) -> None:
+async def test_a_closed_channel_is_opened_again(site: Site, channel: BlockingChannel) -> None:
     """Its exchange went, so the broker closed our channel; there is one again, and all goes on."""
-    channel = site.rabbit.channel()
     links = site.gateway.log().count("bridge rabbit is up")
     async with here(site, "b") as client:
         await client.subscribe(SubscribeItem("far/orders/8/#", 1))
         channel.exchange_delete("plant")
         await client.publish("up/later", b"nowhere to go", 1)
         wait_until(lambda: "bridge rabbit: no connection" in site.gateway.log(), "the fault")
-        channel.exchange_declare("plant", "topic")
+        channel.exchange_declare("plant", "topic", durable=True)
         wait_until(lambda: site.gateway.log().count("bridge rabbit is up") > links, "the link")
         channel.queue_declare("later")
         channel.queue_bind("later", "plant", "up.again")
@@ -113,3 +123,43 @@ async def test_a_closed_channel_is_opened_again(site: Site) -> None:
         (packet,) = await client.publishes(1)
         assert isinstance(packet, Publish)
         assert (packet.topic, packet.payload) == ("far/orders/8/x", b"again")
+
+
+async def test_what_is_sent_while_rabbitmq_is_dead_is_kept(site: Site) -> None:
+    """``kill -9``: acknowledged here at once, carried over when it is back; then both ways."""
+    with site.there() as connection:
+        before = connection.channel()
+        before.queue_declare("outlives", durable=True)
+        before.queue_bind("outlives", "plant", "up.kept.#")
+    bodies = {b"%d" % number for number in range(50)}
+    async with here(site, "c") as client:
+        await client.publish("up/kept/0", b"before", 1)
+        site.rabbit.kill()
+        for body in bodies:
+            await client.publish("up/kept/x", body, 1)
+        site.rabbit.start_again()
+        with site.there() as connection:
+            channel = connection.channel()
+            found: set[bytes] = set()
+
+            def take() -> bool:
+                body = channel.basic_get("outlives", auto_ack=True)[2]
+                if body is not None:
+                    found.add(body)
+                return bodies <= found
+
+            wait_until(take, "all have arrived")
+            assert found <= bodies | {b"before"}
+            await client.subscribe(SubscribeItem("far/orders/9/#", 1))
+            channel.confirm_delivery()
+
+            def is_routed() -> bool:
+                try:
+                    channel.basic_publish("plant", "orders.9.x", b"back", mandatory=True)
+                except pika.exceptions.UnroutableError:
+                    return False
+                return True
+
+            wait_until(is_routed, "the bridge's queue is bound again")
+            (packet,) = await client.publishes(1)
+            assert packet.payload == b"back"

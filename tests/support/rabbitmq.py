@@ -61,16 +61,33 @@ class RabbitMq:
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
         }
         self._env = env
-        self._process = subprocess.Popen(
+        self._reader: threading.Thread | None = None
+        self._process = self._spawn()
+
+    def _spawn(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
             [_unwrapped()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=base,
-            env=env,
+            cwd=self._folder.name,
+            env=self._env,
             start_new_session=True,
         )
-        self._reader: threading.Thread | None = None
+
+    def kill(self) -> None:
+        """``kill -9``; what is durable is there after ``start_again``."""
+        self._kill()
+        self._process.wait(STOP_S_MAX)
+        if self._reader is not None:
+            self._reader.join(STOP_S_MAX)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def start_again(self) -> None:
+        """On the same port and the same data; ready when it returns."""
+        self._process = self._spawn()
+        self.wait_ready()
 
     @property
     def pid(self) -> int:
@@ -108,12 +125,7 @@ class RabbitMq:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._kill()  # nothing of it is kept
-        self._process.wait(STOP_S_MAX)
-        if self._reader is not None:
-            self._reader.join(STOP_S_MAX)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self.kill()  # nothing of it is kept
         subprocess.run(["epmd", "-kill"], env=self._env, check=False, capture_output=True)
         self._folder.cleanup()
 
