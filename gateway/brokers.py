@@ -19,6 +19,13 @@ class GatewayBrokers:
     def __init__(self, topics: GatewayTopics) -> None:
         self._topics = topics
 
+    @property
+    def cluster(self) -> str:
+        return self._topics.home("").name
+
+    def names(self, topic: str) -> list[str]:
+        return self._topics.brokers(topic)
+
     async def ask(
         self,
         topic: str,

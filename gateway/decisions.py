@@ -25,6 +25,7 @@ from gateway.mapping import (
     CATCH_ALL_TOPIC,
     MIRROR_OF,
     SERVERS_OWN,
+    TRACE_TOPIC,
     is_system_topic,
     qualified,
 )
@@ -175,8 +176,10 @@ class Decider:
             retain=head.retain,
         ):
             raise Refused(Code.FORBIDDEN, head.subject, "the ACL does not allow this publish")
-        is_retry = topic.startswith("%") and call.protocol == "remoting"
-        if head.topic and is_system_topic(topic) and not is_retry:
+        is_clients = call.protocol == "remoting" and (
+            topic.startswith("%") or topic == TRACE_TOPIC  # retries, traces
+        )
+        if head.topic and is_system_topic(topic) and not is_clients:
             raise Refused(Code.ILLEGAL_TOPIC, topic, "this topic belongs to the brokers")
 
     def _named_topic(self, call: Call, head: Head, cluster: ClusterClient) -> str:

@@ -29,6 +29,9 @@ MIRROR_OF: Final = "TG_MIRROR_OF"
 
 SUBJECT_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where RocketMQ clients write what became of their messages; it has no address."""
+
 SYSTEM_TOPICS: Final = frozenset(
     (
         "TBW102",
@@ -38,7 +41,7 @@ SYSTEM_TOPICS: Final = frozenset(
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
+        TRACE_TOPIC,
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "rmq_sys_wheel_timer",
     )

@@ -101,6 +101,11 @@ class GatewayTopics:
         """The first cluster that the routes name for a topic."""
         return self._homes(topic)[0]
 
+    def brokers(self, topic: str) -> list[str]:
+        """Those that are up."""
+        names = [link.broker for cluster in self._homes(topic) for link in cluster.up_links()]
+        return sorted(set(names))
+
     def _homes(self, topic: str) -> list[ClusterClient]:
         """The clusters that the routes name for a topic, then the default."""
         facts = Facts(operation="consume", subject=topic, topic=topic)

@@ -424,6 +424,15 @@ class Brokers(Protocol):
     Whoever asks has checked what the client may do. Raises Refused: no such broker, it is away.
     """
 
+    @property
+    def cluster(self) -> str:
+        """Name of the default broker cluster."""
+        ...
+
+    def names(self, topic: str) -> list[str]:
+        """Brokers that are up, of the clusters that the routes name; of the default for ""."""
+        ...
+
     async def ask(
         self,
         topic: str,

@@ -56,6 +56,9 @@ class Front:
         self._sent.inc(len(commands))
         session.receive(commands)
 
+    def clients(self) -> list[Session]:
+        return list(self.sessions.values())
+
     def _lost(self, peer: Peer) -> None:
         session = self.sessions.pop(peer, None)
         if session is not None:

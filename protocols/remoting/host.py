@@ -1,12 +1,16 @@
 """What a session needs of its listener; ``front`` provides it."""
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from protocols.canonical import Call
 from protocols.pipeline import Services, TopicInfo
 from protocols.remoting.members import Members
 from protocols.remoting.settings import RemotingSettings
 from protocols.tasks import Tasks
+
+if TYPE_CHECKING:
+    from protocols.remoting.session import Session
 
 
 class Host(Protocol):
@@ -17,6 +21,10 @@ class Host(Protocol):
     services: Services
     tasks: Tasks
     members: Members
+
+    def clients(self) -> "Iterable[Session]":
+        """All connections."""
+        ...
 
     async def topic(self, call: Call, name: str) -> TopicInfo | None:
         """The topic, made now if that is allowed; None if there is none. Raises Refused."""

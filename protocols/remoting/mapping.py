@@ -17,6 +17,9 @@ from protocols.remoting.headers import SendHeader
 from protocols.remoting.records import decode_properties, encode_host, offset_message_id
 from protocols.stored_names import subject_of
 
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Clients write there what became of their messages; no subscription of a filter gets it."""
+
 RETRY_BROKER: Final = "tidegate-retry"
 """Broker name under which clients see the queues of ``%RETRY%group``."""
 
@@ -122,6 +125,7 @@ class Heads:
                 broker=broker,
                 message_queue_id=queue_id if broker or priority >= 0 else -1,
                 priority=priority,
+                queues=() if topic == TRACE_TOPIC else None,
             )
         return head
 
@@ -245,7 +249,9 @@ def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
     return plain, sys_flag & ~(SysFlag.COMPRESSED | _COMPRESSION)
 
 
-def send_answer_fields(results: Sequence[SendResult], address: str) -> dict[str, str]:
+def send_answer_fields(
+    results: Sequence[SendResult], address: str, *, is_traced: bool
+) -> dict[str, str]:
     """Of a send that was stored as a whole."""
     host = encode_host(address)
     first = results[0]
@@ -255,7 +261,7 @@ def send_answer_fields(results: Sequence[SendResult], address: str) -> dict[str,
         "queueOffset": str(first.queue_offset),
         "transactionId": first.message_id,
         "MSG_REGION": "DefaultRegion",
-        "TRACE_ON": "false",
+        "TRACE_ON": "true" if is_traced else "false",
     }
 
 

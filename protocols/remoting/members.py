@@ -110,6 +110,20 @@ class Members:
         record = self._directory.get(key)
         return int(record.value) if record is not None and record.value else None
 
+    def offsets_of(self, group: str) -> dict[Queue, int]:
+        """All that consumers of *group* who read by offset have committed."""
+        prefix = f"{_OFFSET}{group}/"
+        keys = {record.key for record in self._directory.items(prefix)}
+        keys |= {key for key in self._pending_offsets if key.startswith(prefix)}
+        found: dict[Queue, int] = {}
+        for key in keys:
+            topic, broker, number = key[len(prefix) :].rsplit("/", 2)
+            queue = Queue(topic, broker, int(number))
+            offset = self.offset(group, queue)
+            if offset is not None:
+                found[queue] = offset
+        return found
+
     def commit(self, group: str, queue: Queue, offset: int) -> None:
         """Remember; ``write_offsets`` makes it last."""
         if self.offset(group, queue) != offset:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import INTERNAL, Call, Head, Message, SendResult, StoredMessage
 from protocols.errors import Code, Refused
-from protocols.remoting import popping, pulling
+from protocols.remoting import asking, popping, pulling, telling
 from protocols.remoting.bodies import (
     BrokerData,
     CheckClientBody,
@@ -95,18 +95,25 @@ def _template_route(address: str) -> RouteData:
 async def heartbeat(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """34: the client's groups; a new group is opened at the stores before the answer."""
     beat = decode_body(HeartbeatData, command.body)
-    session.client_id = beat.client_id
-    session.producer_groups = {item.group_name for item in beat.producer_data_set}
-    serve_checks(session, call, session.producer_groups)
-    for data in beat.consumer_data_set:
-        consumer = session.consumers.get(data.group_name)
-        if consumer is not None:
-            consumer.data = data
-            continue
-        if len(session.consumers) >= GROUPS_MAX or "/" in data.group_name:
-            raise Refused(Code.ILLEGAL_CONSUMER_GROUP, data.group_name, "not this one")
-        await _join(session, call, data)
+    async with session.beating:
+        session.client_id = beat.client_id
+        session.language, session.version = command.language, command.version
+        session.producer_groups = {item.group_name for item in beat.producer_data_set}
+        serve_checks(session, call, session.producer_groups)
+        for data in beat.consumer_data_set:
+            await _take_in(session, call, data)
     return command.answer()
+
+
+async def _take_in(session: "Session", call: Call, data: ConsumerData) -> None:
+    """A group of a heartbeat: as it was told last, or new."""
+    consumer = session.consumers.get(data.group_name)
+    if consumer is not None:
+        consumer.data = data
+        return
+    if len(session.consumers) >= GROUPS_MAX or "/" in data.group_name:
+        raise Refused(Code.ILLEGAL_CONSUMER_GROUP, data.group_name, "not this one")
+    await _join(session, call, data)
 
 
 async def _join(session: "Session", call: Call, data: ConsumerData) -> None:
@@ -127,10 +134,11 @@ async def _join(session: "Session", call: Call, data: ConsumerData) -> None:
 async def unregister(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """35: a producer or consumer group of this client is over."""
     group = command.fields.get("consumerGroup", "")
-    if group:
-        await session.leave_group(group)
-    session.producer_groups.discard(command.fields.get("producerGroup", ""))
-    serve_checks(session, call, session.producer_groups)
+    async with session.beating:
+        if group:
+            await session.leave_group(group)
+        session.producer_groups.discard(command.fields.get("producerGroup", ""))
+        serve_checks(session, call, session.producer_groups)
     return command.answer()
 
 
@@ -302,6 +310,21 @@ HANDLERS: Final[
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: popping.change,
     RequestCode.BATCH_ACK_MESSAGE: popping.batch_ack,
     RequestCode.NOTIFICATION: popping.notification,
+    RequestCode.QUERY_MESSAGE: asking.query_message,
+    RequestCode.VIEW_MESSAGE_BY_ID: asking.view_message,
+    RequestCode.GET_TOPIC_CONFIG: asking.of_topic,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: asking.of_topic,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: asking.of_group,
+    RequestCode.GET_TOPIC_STATS_INFO: asking.topic_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: asking.names_of,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: asking.names_of,
+    RequestCode.GET_CONSUME_STATS: asking.consume_stats,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: asking.reset_offset,
+    RequestCode.GET_BROKER_CLUSTER_INFO: telling.cluster_info,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: telling.consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: telling.producer_connections,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: telling.running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: telling.consume_directly,
     RequestCode.LOCK_BATCH_MQ: lock,
     RequestCode.UNLOCK_BATCH_MQ: unlock,
 }

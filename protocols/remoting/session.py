@@ -68,6 +68,8 @@ class Session:
         self.host = host
         self.peer = peer
         self.client_id = ""
+        self.language = "OTHER"
+        self.version = 0
         self.call: Call | None = None
         """Of the latest identity; requests carry their own."""
 
@@ -81,6 +83,9 @@ class Session:
 
         self.checks: dict[str, Callable[[], None]] = {}
         """Producer groups that may be asked about transactions, and what ends that."""
+
+        self.beating = asyncio.Lock()
+        """Held while a heartbeat is taken in: a group that is left behind it stays left."""
 
         self.naming = asyncio.Lock()
         """Held while the queue of a commit is looked up: what came after it waits."""
@@ -278,10 +283,12 @@ class Session:
     def _post(
         self, command: RemotingCommand, call: Call, messages: list[Message], *, is_first: bool
     ) -> None:
+        settings = self.host.settings
+
         def done(results: SendResults) -> None:
             if results.is_all_stored:
                 found = [results[index] for index in range(len(results))]
-                fields = send_answer_fields(found, self.address)
+                fields = send_answer_fields(found, self.address, is_traced=settings.trace)
                 fields |= held_fields(self, call, messages[0], found[0], clock.wall_ms())
                 self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
                 return
@@ -322,7 +329,7 @@ class Session:
         except Refused as error:
             self._refuse(command, error)
             return
-        fields = send_answer_fields([result], self.address)
+        fields = send_answer_fields([result], self.address, is_traced=self.host.settings.trace)
         self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
 
     async def _ask(self, command: RemotingCommand, call: Call, message: Message) -> None:

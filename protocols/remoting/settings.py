@@ -46,6 +46,9 @@ class RemotingSettings(DoorSettings):
     invisible_ms: int = Field(default=30_000, ge=5000, le=600_000)
     """How long messages stay with a push consumer whose gateway is gone; renewed meanwhile."""
 
+    trace: bool = True
+    """Clients that trace are told to send their traces (topic ``RMQ_SYS_TRACE_TOPIC``)."""
+
     held_max: int = Field(default=8192, ge=64)
     """Messages that one client of one group may hold unacknowledged."""
 

@@ -181,6 +181,11 @@ def groups_of_topic(
         for group in context.clients.consumer_groups()
         if context.clients.subscription(group, topic) is not None
     }
+    groups |= {
+        name.split("/", 2)[1]
+        for name in context.engine.group_names()
+        if name.startswith("rmq/") and name.split("/", 2)[2] == topic
+    }
     if topic.startswith(RETRY_PREFIX):
         groups.add(topic[len(RETRY_PREFIX) :])
     return request.answer(body=bodies.encode_body({"groupList": sorted(groups)}))

@@ -21,9 +21,6 @@ from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.java_cases import Result
 from tests.support.processes import Daemons
 
-GATEWAY_LACKS = ("tools.", "query.", "trace.", "push.reset", "restart.query")
-"""What clients and tools ask of brokers themselves: they go to the stores."""
-
 Report = Callable[[Result], object]
 Choice = tuple[str, ...]
 """``-name`` leaves out what begins so, ``+name`` leaves only what does."""
@@ -47,7 +44,7 @@ def gateway(version: str, folder: Path, report: Report, choice: Choice = ()) -> 
             front.addresses["remoting"],
             tools=namesrv.addresses["namesrv"],
             restart=store.restart,
-            choice=(*choice, *(f"-{name}" for name in GATEWAY_LACKS)),
+            choice=choice,
             report=report,
         )
 

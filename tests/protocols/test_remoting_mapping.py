@@ -209,6 +209,6 @@ def test_start_follows_the_client() -> None:
 def test_send_answer() -> None:
     """The offset id names the gateway and the log position."""
     results = [SendResult(message_id="m", queue_id=1, queue_offset=7, log_position=300)]
-    fields = mapping.send_answer_fields(results, "127.0.0.1:10911")
+    fields = mapping.send_answer_fields(results, "127.0.0.1:10911", is_traced=True)
     assert fields["msgId"] == "7F00000100002A9F000000000000012C"
     assert (fields["queueId"], fields["queueOffset"], fields["transactionId"]) == ("1", "7", "m")

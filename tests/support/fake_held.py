@@ -44,6 +44,14 @@ class FakeBrokers:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int, dict[str, str], bytes]] = []
         self.answers: list[BrokerAnswer] = []
+        self.brokers: list[str] = ["broker-a"]
+
+    @property
+    def cluster(self) -> str:
+        return "fake-cluster"
+
+    def names(self, topic: str) -> list[str]:
+        return self.brokers
 
     async def ask(
         self,

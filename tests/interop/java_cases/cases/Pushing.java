@@ -287,9 +287,9 @@ final class Pushing {
         site.start(site.push("push.reset-online", topic, "*"), inbox);
         inbox.await(12);
         String group = site.name("push.reset-online");
-        Site.until("offsets are committed", () -> site.admin.examineConsumeStats(group)
+        Site.until("offsets are committed", () -> site.asker.examineConsumeStats(group)
             .computeTotalDiff() == 0);
-        site.admin.resetOffsetByTimestamp(topic, group, middle, true);
+        site.asker.resetOffsetByTimestamp(topic, group, middle, true);
         inbox.await(18);
         List<String> again = inbox.bodies().subList(12, 18);
         Site.equal(Site.bodies("y", 6), Site.sorted(again), "read again");
@@ -306,16 +306,16 @@ final class Pushing {
         String group = site.name("push.reset-offline");
         Site.until("nobody is there", () -> {
             try {
-                site.admin.examineConsumerConnectionInfo(group);
+                site.asker.examineConsumerConnectionInfo(group);
                 return false;
             } catch (org.apache.rocketmq.client.exception.MQBrokerException error) {
                 return error.getResponseCode() == 206;
             }
         });
         try {
-            site.admin.resetOffsetByTimestamp(topic, group, 0, true);
+            site.asker.resetOffsetByTimestamp(topic, group, 0, true);
         } catch (Exception error) { // tools before 5.0 fall back on this when nobody is online
-            site.admin.resetOffsetByTimestampOld(group, topic, 0, true);
+            site.asker.resetOffsetByTimestampOld(group, topic, 0, true);
         }
         Inbox second = new Inbox();
         site.start(member(site, "push.reset-offline", topic, 2), second);

@@ -57,7 +57,7 @@ final class Restarting {
         MessageQueue queue = site.queues(topic).get(0);
         one.getOffsetStore().persist(queue);
         one.shutdown();
-        Site.until("the offset is stored", () -> site.admin.examineConsumeStats(group, topic)
+        Site.until("the offset is stored", () -> site.asker.examineConsumeStats(group, topic)
             .computeTotalDiff() == 0);
         Thread.sleep(6000); // Apache writes offsets each 5 s
         return after -> {
@@ -173,7 +173,7 @@ final class Restarting {
         message.setKeys("the-key");
         SendResult sent = site.send(message);
         return after -> {
-            Site.until("by key", () -> site.admin.queryMessage(topic, "the-key", 32, 0,
+            Site.until("by key", () -> site.asker.queryMessage(topic, "the-key", 32, 0,
                 System.currentTimeMillis() + 10_000).getMessageList().size() == 1);
             Site.equal("kept", Inbox.body(Version.view(site, topic, sent.getOffsetMsgId())), "id");
         };

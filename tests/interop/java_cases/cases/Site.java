@@ -27,6 +27,9 @@ final class Site {
     final String namesrv;
     final String prefix;
     final DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+
+    /** Asks where the clients are: through a gateway, where there is one. */
+    final DefaultMQAdminExt asker = new DefaultMQAdminExt(10_000);
     final DefaultMQProducer producer;
     final DefaultMQPullConsumer puller;
     String broker;
@@ -41,6 +44,9 @@ final class Site {
         admin.setNamesrvAddr(tools);
         admin.setInstanceName("tools");
         admin.start();
+        asker.setNamesrvAddr(namesrv);
+        asker.setInstanceName("asker");
+        asker.start();
         until("a broker", () -> {
             admin.examineBrokerClusterInfo().getBrokerAddrTable().forEach((name, data) -> {
                 broker = name;
