@@ -3,7 +3,8 @@
 
 The same generator against both, one after the other: persistent messages to durable queues, each
 confirmed: here after its fdatasync, there when a classic queue has written it or a quorum queue
-(of one node) has it in its log.
+(of one node) has it in its log. Then the same with a consumer at each queue (prefetch 1000, acks
+by the hundred): what it gets, and how long that was under way.
 """
 
 import argparse
@@ -23,6 +24,15 @@ KINDS = ("classic", "quorum")
 ONLY = tuple(f"listeners.{name}.enabled=false" for name in ("events", "grpc", "remoting", "mqtt"))
 
 
+MODES = {"publish": "apub", "publish and consume": "acons"}
+
+
+class Case(NamedTuple):
+    mode: str
+    size: int
+    kind: str
+
+
 class Row(NamedTuple):
     """One run."""
 
@@ -34,7 +44,8 @@ class Row(NamedTuple):
     cpu_us: float
 
 
-def run(server: str, port: int, pids: Sequence[int], size: int, kind: str, seconds: float) -> Row:
+def run(server: str, port: int, pids: Sequence[int], case: Case, seconds: float) -> Row:
+    mode, size, kind = case
     cpu: list[float] = []
 
     def count() -> None:
@@ -42,8 +53,8 @@ def run(server: str, port: int, pids: Sequence[int], size: int, kind: str, secon
 
     found = generator.run(
         [
-            *("apub", "-addr", f"127.0.0.1:{port}", "-conns", CONNECTIONS, "-inflight", "256"),
-            *("-kind", kind, "-size", str(size), "-name", f"bench{size}"),
+            *(MODES[mode], "-addr", f"127.0.0.1:{port}", "-conns", CONNECTIONS),
+            *("-inflight", "256", "-kind", kind, "-size", str(size), "-name", f"{mode}{size}"),
             *("-secs", str(seconds), "-warm", "2"),
         ],
         before=count,
@@ -51,8 +62,8 @@ def run(server: str, port: int, pids: Sequence[int], size: int, kind: str, secon
     )
     latency = found["latency_us"] or {"p50": 0.0, "p99": 0.0}
     used = (cpu[1] - cpu[0]) / max(found["messages"], 1) * 1e6
-    case = f"publish {size} B, {kind}"
-    return Row(case, server, found["rate"], latency["p50"] / 1000, latency["p99"] / 1000, used)
+    name = f"{mode} {size} B, {kind}"
+    return Row(name, server, found["rate"], latency["p50"] / 1000, latency["p99"] / 1000, used)
 
 
 def descendants(pid: int) -> list[int]:
@@ -69,23 +80,23 @@ def main() -> int:
     options = parser.parse_args()
     generator.build()
     rows: list[Row] = []
-    cases = [(size, kind) for kind in KINDS for size in SIZES]
+    cases = [Case(mode, size, kind) for mode in MODES for kind in KINDS for size in SIZES]
     with RabbitMq() as rabbit:
         rabbit.wait_ready()
         pids = descendants(rabbit.pid)
-        rows += [run("rabbitmq", rabbit.port, pids, *case, options.seconds) for case in cases]
+        rows += [run("rabbitmq", rabbit.port, pids, case, options.seconds) for case in cases]
     with Daemons() as daemons:
         namesrv = daemons.namesrv()
         store = daemons.store(namesrv)
         gateway = daemons.gateway(namesrv, *ONLY)
         pids = [store.process.pid, gateway.process.pid]
         port = gateway.port("amqp")
-        rows += [run("ours", port, pids, *case, options.seconds) for case in cases]
+        rows += [run("ours", port, pids, case, options.seconds) for case in cases]
     print(f"fdatasync {sync_ms():.3f} ms")
-    print(f"{'case':28}{'server':10}{'msg/s':>10}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>9}")
+    print(f"{'case':38}{'server':10}{'msg/s':>10}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>9}")
     for row in sorted(rows, key=lambda row: row.case):
         print(
-            f"{row.case:28}{row.server:10}{row.rate:>10,.0f}{row.p50_ms:>9.2f}{row.p99_ms:>9.2f}"
+            f"{row.case:38}{row.server:10}{row.rate:>10,.0f}{row.p50_ms:>9.2f}{row.p99_ms:>9.2f}"
             f"{row.cpu_us:>9.1f}"
         )
     return 0

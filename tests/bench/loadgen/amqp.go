@@ -1,4 +1,5 @@
-// AMQP 0-9-1 publishers: persistent messages to a durable queue of their own, confirmed.
+// AMQP 0-9-1: publishers of persistent messages to a durable queue of their own, confirmed; and
+// the same with a consumer at each queue, who acknowledges.
 package main
 
 import (
@@ -113,6 +114,7 @@ func publishFrames(queue string, size int) []byte {
 // publishLoop keeps o.inflight publishes unconfirmed; each confirm makes room.
 func (c *amqpConn) publishLoop(o options, queue string, count *atomic.Int64, lat *latencies) error {
 	frames := publishFrames(queue, o.size)
+	stamp := frames[len(frames)-1-o.size:]
 	sent := make([]int64, o.inflight)
 	room := make(chan int, o.inflight+1)
 	room <- o.inflight
@@ -154,7 +156,9 @@ func (c *amqpConn) publishLoop(o options, queue string, count *atomic.Int64, lat
 			}
 		}
 		for ; free > 0; free-- {
-			atomic.StoreInt64(&sent[tag%uint64(o.inflight)], time.Now().UnixNano())
+			now := time.Now().UnixNano()
+			atomic.StoreInt64(&sent[tag%uint64(o.inflight)], now)
+			binary.BigEndian.PutUint64(stamp, uint64(now))
 			tag++
 			c.w.Write(frames)
 		}
@@ -164,8 +168,74 @@ func (c *amqpConn) publishLoop(o options, queue string, count *atomic.Int64, lat
 	}
 }
 
-func runAmqp(o options) {
-	var count atomic.Int64
+const (
+	prefetch = 1000
+	ackEvery = 100
+)
+
+// consumeLoop acknowledges in groups, and whatever came when nothing more is there to be read.
+func (c *amqpConn) consumeLoop(queue string, count *atomic.Int64, lat *latencies) error {
+	none := []byte{0, 0, 0, 0}
+	qos := amqpMethod(1, 60, 10, none, binary.BigEndian.AppendUint16(nil, prefetch), []byte{0})
+	if err := c.call(qos, 60, 11); err != nil {
+		return err
+	}
+	c.w.Write(amqpMethod(1, 60, 20, []byte{0, 0}, shortText(queue), shortText("c"), []byte{0}, none))
+	if err := c.w.Flush(); err != nil {
+		return err
+	}
+	var head [7]byte
+	var payload []byte
+	var tag, acked, left uint64
+	for {
+		if _, err := io.ReadFull(c.r, head[:]); err != nil {
+			return err
+		}
+		size := int(binary.BigEndian.Uint32(head[3:])) + 1
+		if cap(payload) < size {
+			payload = make([]byte, size)
+		}
+		payload = payload[:size]
+		if _, err := io.ReadFull(c.r, payload); err != nil {
+			return err
+		}
+		switch head[0] {
+		case 1:
+			switch method := binary.BigEndian.Uint16(payload[2:]); method {
+			case 60: // deliver: the tag of the consumer, then that of the delivery
+				tag = binary.BigEndian.Uint64(payload[5+payload[4]:])
+			case 21:
+			default:
+				return fmt.Errorf("method %d while consuming", method)
+			}
+			continue
+		case 2:
+			left = binary.BigEndian.Uint64(payload[4:])
+			continue
+		case 3:
+			if phase.Load() == 1 {
+				lat.add(time.Now().UnixNano() - int64(binary.BigEndian.Uint64(payload)))
+			}
+			left -= uint64(size - 1)
+		default:
+			continue
+		}
+		if left > 0 {
+			return fmt.Errorf("a body in several frames")
+		}
+		count.Add(1)
+		if tag-acked >= ackEvery || c.r.Buffered() == 0 {
+			acked = tag
+			c.w.Write(amqpMethod(1, 60, 80, binary.BigEndian.AppendUint64(nil, tag), []byte{1}))
+			if err := c.w.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func runAmqp(o options, consumes bool) {
+	var count, published atomic.Int64
 	var ready sync.WaitGroup
 	lat := make([]*latencies, o.conns)
 	for i := range lat {
@@ -175,8 +245,15 @@ func runAmqp(o options) {
 			queue := fmt.Sprintf("%s-%s-%d", o.name, o.kind, i)
 			c, err := dialAmqp(o.addr, queue, o.kind)
 			fail(err)
+			if !consumes {
+				ready.Done()
+				fail(c.publishLoop(o, queue, &count, lat[i]))
+			}
+			reader, err := dialAmqp(o.addr, queue, o.kind)
+			fail(err)
+			go func() { fail(reader.consumeLoop(queue, &count, lat[i])) }()
 			ready.Done()
-			fail(c.publishLoop(o, queue, &count, lat[i]))
+			fail(c.publishLoop(o, queue, &published, &latencies{}))
 		}(i)
 	}
 	ready.Wait()

@@ -105,7 +105,7 @@ func fail(err error) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|storm|paced|topics|apub|rsend|rpull|rpop [flags]")
+		fmt.Fprintln(os.Stderr, "usage: loadgen pub|e2e|storm|paced|topics|apub|acons|rsend|rpull|rpop [flags]")
 		os.Exit(2)
 	}
 	var o options
@@ -129,7 +129,7 @@ func main() {
 	f.StringVar(&o.late, "late", "", "paced: a server that comes up later, for a tenth more pairs")
 	f.IntVar(&o.topics, "topics", 1, "rsend: so many topics <topic>0, <topic>1, …")
 	f.IntVar(&o.from, "from", 0, "rsend: where in the round of topics to begin")
-	f.StringVar(&o.kind, "kind", "classic", "apub: x-queue-type")
+	f.StringVar(&o.kind, "kind", "classic", "apub, acons: x-queue-type")
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
 	f.Parse(os.Args[2:])
@@ -145,7 +145,9 @@ func main() {
 	case "topics":
 		runTopics(o)
 	case "apub":
-		runAmqp(o)
+		runAmqp(o, false)
+	case "acons":
+		runAmqp(o, true)
 	case "rsend":
 		runRemoting(o, (*remotingConn).sendLoop)
 	case "rpull":
