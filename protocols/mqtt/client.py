@@ -47,7 +47,7 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.presence import Ended
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.records import SessionRecord
-from protocols.mqtt.subscribing import Subscriber, automatic_items
+from protocols.mqtt.subscribing import Subscriber, automatic_items, retained_again
 from protocols.mqtt.tracing import trace_events
 from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import ClientInfo
@@ -336,8 +336,11 @@ class Client:
             opened.outbox.take_up(record.leftovers)
         opened.start_feed()
         self.front.board.follow(opened, self.connection)
+        again = retained_again(opened)
         if items := automatic_items(opened):
-            self._in_order(Subscribe(0, items))
+            again.append(Subscribe(0, items))
+        for packet in again:
+            self._handle_one(packet)
         self._handle(self.driver, self.connection.continue_reading(now=now))
         self.driver.flush()
 

@@ -3,8 +3,9 @@ What a session is in the middle of though no group keeps it: retained values, Qo
 
 A retained value was read and sent, not queued; a QoS 2 message of a shared subscription belongs to
 the client it was sent to, whatever becomes of the connection [MQTT-4.8.2-4, -5]. Both are put
-into the session's record when the connection is gone and taken up by the next one. (A gateway
-that is killed puts nothing aside: its retained values are lost, its shares' messages go back.)
+into the session's record when the connection is gone and taken up by the next one. A gateway
+that is killed puts nothing aside: retained values of the last moments are sent anew by the next
+(``subscribing.retained_again``), its shares' messages go back.
 """
 
 from typing import Final

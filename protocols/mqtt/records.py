@@ -6,7 +6,7 @@ from protocols.canonical import Head, Message
 from protocols.mqtt.mapping import TAG, stored_properties
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
 from protocols.mqtt.properties import Property, find_int
-from protocols.mqtt.session import Subscribed
+from protocols.mqtt.session import PACKET_ID_MAX, Subscribed
 
 SESSION_PREFIX = "mqtt/session/"
 SHARE_PREFIX = "mqtt/share/"
@@ -70,6 +70,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
+    asked_ms: int = 0
 
     @classmethod
     def of(cls, item: Subscribed) -> "SubscriptionRecord":
@@ -85,6 +86,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
             self.retain_as_published,
             self.identifier,
             self.tag,
+            self.asked_ms,
         )
 
 
@@ -145,6 +147,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     next_id: int = 1
     """Packet id of the next publish to the client."""
 
+    is_cut: bool = False
+    """Its last connection ended with its gateway: nothing was put aside."""
+
     has_group: bool = False
     """It has subscribed once: its group may have something in flight, whatever it reads now."""
 
@@ -171,6 +176,18 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             will_at_ms=wall_ms + delay_s * 1000 if will else 0,
             ends_at_ms=ends_at_ms,
         )
+
+
+def id_after_cut(record: SessionRecord) -> int:
+    """
+    Where packet ids go on when nobody could say which were in use.
+
+    A QoS 2 message of a share, which no store marks, may have left its id with the client, which
+    would take the next message under it for the same: keep far from those.
+    """
+    if not any(item.qos == 2 and item.share for item in record.subscriptions):
+        return record.next_id
+    return (record.next_id + PACKET_ID_MAX // 2) % PACKET_ID_MAX + 1
 
 
 def session_key(tenant: str, client_id: str) -> str:

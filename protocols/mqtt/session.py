@@ -47,6 +47,9 @@ class Subscribed(NamedTuple):
     tag: int
     """Stands for it in the read set of the session's group."""
 
+    asked_ms: int = 0
+    """Wall time at which its retained values were last sent above QoS 0; 0: never."""
+
 
 class Plan(NamedTuple):
     """How a delivery goes out."""
@@ -86,7 +89,13 @@ class Subscriptions:
         return self._by_filter.get(topic_filter)
 
     def put(
-        self, item: SubscribeItem, qos: int, identifier: int, subject_filter: str = ""
+        self,
+        item: SubscribeItem,
+        qos: int,
+        identifier: int,
+        subject_filter: str = "",
+        *,
+        asked_ms: int = 0,
     ) -> Subscribed:
         """
         Add, or replace the options of the one with the same filter, which keeps its tag.
@@ -108,6 +117,7 @@ class Subscriptions:
             item.retain_as_published,
             identifier,
             tag,
+            asked_ms,
         )
         self._by_filter[item.topic_filter] = new
         self._by_tag[tag] = new

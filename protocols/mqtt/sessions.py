@@ -32,6 +32,7 @@ from protocols.mqtt.records import (
     WillRecord,
     decode_session,
     encode_session,
+    id_after_cut,
     session_key,
 )
 from protocols.mqtt.session import Subscribed
@@ -79,6 +80,9 @@ class Owned(NamedTuple):
 
     is_present: bool
     """It was there before: the Session Present of CONNACK."""
+
+    is_cut: bool = False
+    """Whoever had it before put nothing aside; see ``leftovers``."""
 
 
 class Opening(NamedTuple):
@@ -224,7 +228,7 @@ class Sessions:
                 holding[0].take_over()
                 await _gone(holding[0], call.client_id)
             for _ in range(RACES_MAX):
-                owned = await self._try_open(key, opening)
+                owned = await self._try_open(key, opening, was_here=holding is not None)
                 if owned is not None:
                     self._owners[key] = (owner, owned.record.owner_epoch)
                     return owned
@@ -232,7 +236,7 @@ class Sessions:
             self._turns.give(key)
         raise Refused(Code.TOO_MANY_REQUESTS, call.client_id, "the client id is fought over")
 
-    async def _try_open(self, key: str, opening: Opening) -> Owned | None:
+    async def _try_open(self, key: str, opening: Opening, *, was_here: bool) -> Owned | None:
         """One attempt; None: somebody else wrote first."""
         found, now_ms = self._services.directory.get(key), clock.wall_ms()
         old = decode_session(found.value) if found is not None and found.value else None
@@ -246,7 +250,12 @@ class Sessions:
             is_cancelled = is_present and min(old.will.delay_s, old.expiry_s) > 0
             if not is_cancelled:  # [MQTT-3.1.3-9]
                 await self._publish_will(old)
+        is_cut = (
+            is_present and old is not None and (old.is_cut or (old.is_connected and not was_here))
+        )
         record = self._new_record(opening, old, now_ms, is_present=is_present)
+        if is_cut:
+            record = msgspec.structs.replace(record, next_id=id_after_cut(record))
         version = found.version if found is not None and found.value is not None else 0
         put = Put(key, encode_session(record), version, is_bound=self._is_bound(record))
         (result,) = await self._services.directory.put([put])
@@ -254,7 +263,7 @@ class Sessions:
             return None
         if old is not None and old.is_kept and not is_present:
             await self._forget(old)
-        return Owned(record, result.record.version, is_present)
+        return Owned(record, result.record.version, is_present, is_cut)
 
     def _new_record(
         self, opening: Opening, old: SessionRecord | None, now_ms: int, *, is_present: bool
@@ -302,7 +311,7 @@ class Sessions:
         (result,) = await self._services.directory.put([put])
         if not result.is_ours:
             raise Refused(Code.PRECONDITION_FAILED, record.client_id, "taken over")
-        return Owned(record, result.record.version, owned.is_present)
+        return owned._replace(record=record, version=result.record.version)
 
     # ── when the connection is gone ─────────────────────────────────────────────────────
 
@@ -449,6 +458,7 @@ class Sessions:
             logger.info("session %s lost its gateway %s", record.client_id, record.gateway)
             if self._presence is not None:
                 self._presence.offline(record, "", Ended("its gateway is gone"))
+            record = msgspec.structs.replace(record, is_cut=True)
             await self.disconnected(Owned(record, version, True), record, sends_will=True)
             return
         if record.will is not None and record.will_at_ms <= now_ms:

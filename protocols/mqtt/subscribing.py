@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from protocols import clock
 from protocols.canonical import StoredMessage
 from protocols.errors import Refused
 from protocols.mqtt.connection import MqttConnection
@@ -34,6 +35,9 @@ from protocols.mqtt.settings import MqttSettings
 from protocols.mqtt.topics import has_wildcard, is_local, is_share, parse_filter
 from protocols.subjects import matches
 
+RETAINED_AGAIN_MS: Final = 30_000
+"""Retained values that were sent longer ago count as acknowledged when a gateway dies."""
+
 ANSWER_HEAD_BYTES: Final = 1 + 4 + 2 + 1
 """Of SUBACK and UNSUBACK at most: first byte, length, packet id, no properties."""
 
@@ -47,9 +51,13 @@ class Granted(NamedTuple):
 
     @property
     def wants_retained(self) -> bool:
-        """[MQTT-3.3.1-9, -10, -11]; never for shared ones [MQTT 5, 4.8.2]."""
-        handling = self.item.retain_handling
-        return not self.subscribed.share and (handling == 0 or (handling == 1 and self.is_new))
+        return _wants_retained(self.item, self.is_new)
+
+
+def _wants_retained(item: SubscribeItem, is_new: bool) -> bool:
+    """[MQTT-3.3.1-9, -10, -11]; never for shared ones [MQTT 5, 4.8.2]."""
+    handling = item.retain_handling
+    return not is_share(item.topic_filter) and (handling == 0 or (handling == 1 and is_new))
 
 
 class Subscriber:
@@ -179,7 +187,10 @@ class Subscriber:
                 reasons.append(Reason.QUOTA_EXCEEDED)
                 continue
             qos = min(item.qos, settings.qos_max)
-            subscribed = opened.subscriptions.put(item, qos, identifier, subject_filter)
+            asked_ms = clock.wall_ms() if qos and _wants_retained(item, is_new) else 0
+            subscribed = opened.subscriptions.put(
+                item, qos, identifier, subject_filter, asked_ms=asked_ms
+            )
             reasons.append(qos)
             granted.append(Granted(item, subscribed, is_new))
         return reasons, granted
@@ -277,6 +288,26 @@ def _is_offered(item: SubscribeItem, settings: MqttSettings) -> bool:
 def _is_routed(item: Subscribed, in_use: set[str]) -> bool:
     """It needs a row of the matching table that the session does not have."""
     return item.subject_filter not in in_use and not is_local(item.subject_filter)
+
+
+def retained_again(opened: Opened) -> list[Subscribe]:
+    """
+    What has the retained values sent again that a connection may not have acknowledged.
+
+    It subscribed a moment before it was cut off from whoever would have put them aside.
+    """
+    if not opened.owned.is_cut:
+        return []
+    since_ms = clock.wall_ms() - RETAINED_AGAIN_MS
+    return [
+        Subscribe(
+            0,
+            (SubscribeItem(one.topic_filter, one.qos, one.no_local, one.retain_as_published),),
+            ((Property.SUBSCRIPTION_IDENTIFIER, one.identifier),) if one.identifier else (),
+        )
+        for one in opened.subscriptions
+        if one.asked_ms > since_ms
+    ]
 
 
 def automatic_items(opened: Opened) -> tuple[SubscribeItem, ...]:

@@ -145,6 +145,23 @@ async def test_the_will_of_a_dead_gateways_client(cluster: Cluster) -> None:
         assert await sub.is_silent()
 
 
+async def test_unacknowledged_retained_values_outlive_their_gateway(cluster: Cluster) -> None:
+    """Sent by a gateway that was killed then: another one sends them when the session goes on."""
+    victim = cluster.gateway("gw-retaining")
+    async with MqttClient(cluster.one.address("mqtt"), Connect(V5, "keeper")) as keeper:
+        await keeper.publish("retained-cut/a", b"kept", 1, retain=True)
+    async with MqttClient(victim.address("mqtt"), durable("retained-cut")) as sub:
+        await sub.subscribe(SubscribeItem("retained-cut/#", 1), identifier=5)
+        (first,) = await sub.publishes(1, acks=False)
+        victim.kill()
+        async with MqttClient(cluster.two.address("mqtt"), durable("retained-cut")) as again:
+            assert again.connack.session_present
+            (found,) = await again.publishes(1)
+            assert found._replace(packet_id=first.packet_id) == first
+        async with MqttClient(cluster.one.address("mqtt"), durable("retained-cut")) as third:
+            assert await third.is_silent()  # it was acknowledged, and put down in order
+
+
 async def test_retained_values_are_everywhere(cluster: Cluster) -> None:
     """Kept at one gateway, read at the other, of both stores, gone when emptied."""
     async with (
