@@ -646,7 +646,7 @@ class Engine:
             return self._attempts.take(found, attempt_id, now, invisible_ms, take)
         return take()
 
-    def take_unacked(self, group: int, count: int, now: Now) -> Stretch | None:
+    def take_unacked(self, group: int, count: int, now: Now) -> list[Stretch] | None:
         """``take`` for a stream of a group that nobody acks; None: ``take`` must look."""
         core = self._core
         core.at(now)

@@ -96,8 +96,12 @@ class Feed:
 
     def done_unnamed(self, count: int) -> None:
         self._finished_count += count
-        if not self.is_settle_due:
+        if not self.is_settle_due and self._is_credit_due():
             self._outbox.settle_soon(self)
+
+    def _is_credit_due(self) -> bool:
+        """A quarter of it is used up; less would be news too often."""
+        return self._finished_count + self.credit - self._allowed >= self.credit >> 2
 
     def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
         """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
@@ -119,7 +123,6 @@ class Feed:
         if self._to_ack:
             handles, self._to_ack = self._to_ack, []
             stream.ack(handles)
-        total = self._finished_count + self.credit
-        if total - self._allowed >= self.credit >> 2 and not self._outbox.is_peer_slow():
-            self._allowed = total
-            stream.allow(total)
+        if self._is_credit_due() and not self._outbox.is_peer_slow():
+            self._allowed = self._finished_count + self.credit
+            stream.allow(self._allowed)

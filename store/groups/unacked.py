@@ -1,5 +1,5 @@
 """
-The short way out: groups of one queue that nobody acks, as an MQTT session that is not kept is.
+The short way out: groups that nobody acks, as an MQTT session that is not kept is.
 
 There is nothing to keep of such a delivery but how far the group has come, and a tick may have
 hundreds of such groups with a message or two each: what a stream costs then decides how soon the
@@ -8,10 +8,10 @@ same for any group.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
-from store.groups.group import Group
+from store.groups.group import Group, GroupRead
 from store.index.entries import Entries
 from store.log.cache import RecentBlocks
 
@@ -52,10 +52,13 @@ class Stretch(NamedTuple):
         )
 
 
-NOTHING: Final = Stretch(array("Q"), [], [], 0, 0, ())
+Part = tuple[GroupRead, "array[int]"]
+"""A read and what is new there."""
 
 
-def take_unacked(group: Group, entries: Entries, cache: RecentBlocks, count: int) -> Stretch | None:
+def take_unacked(
+    group: Group, entries: Entries, cache: RecentBlocks, count: int
+) -> list[Stretch] | None:
     """
     The next up to *count* new entries of *group*, done with this call.
 
@@ -65,31 +68,74 @@ def take_unacked(group: Group, entries: Entries, cache: RecentBlocks, count: int
     spec = group.spec
     if not (spec.is_auto_ack and spec.is_volatile) or spec.is_fifo or spec.is_priority:
         return None
-    if group.guard is not None or group.returned or group.live_from or len(group.reads) != 1:
+    if group.guard is not None or group.returned or group.live_from:
         return None
     if group.attempts or group.marks or entries.expires or entries.targets:
         return None
-    (read,) = group.reads.values()
-    queue = read.queue
-    at, first = read.at, queue.hot_first
-    if at < first or read.stop_at >= 0 or queue.has_gaps:
-        return None
-    positions: array[int] = queue.entries[at - first : at - first + count]
-    if not positions:
-        group.ready.pop(read, None)
-        return NOTHING
-    found = _gather(positions, entries, cache, read.tag)
+    parts: list[Part] = []
+    for read in list(group.ready):
+        queue = read.queue
+        at, first = read.at, queue.hot_first
+        if at < first or read.stop_at >= 0 or queue.has_gaps:
+            return None
+        positions: array[int] = queue.entries[at - first : at - first + count]
+        if positions:
+            parts.append((read, positions))
+        else:
+            group.ready.pop(read, None)
+    if not parts:
+        return []
+    if len(parts) > 1:
+        return _take_merged(group, parts, entries, cache, count)
+    read, positions = parts[0]
+    found = _gather(positions, entries, cache, (read.tag,))
     if found is None:
         return None
-    read.at = at = at + len(positions)
-    if at >= queue.next:
-        group.ready.pop(read, None)
+    _move(group, read, len(positions))
     group.top = group.last_done = positions[-1]
-    return found
+    return [found]
+
+
+def _take_merged(
+    group: Group, parts: list[Part], entries: Entries, cache: RecentBlocks, count: int
+) -> list[Stretch] | None:
+    """Each entry once, in order, with the tags of all reads that have it."""
+    tags: dict[int, tuple[int, ...]] = {}
+    for read, positions in parts:
+        only = (read.tag,)
+        for position in positions:
+            known = tags.get(position)
+            if known is None:
+                tags[position] = only
+            elif read.tag not in known:
+                tags[position] = tuple(sorted((*known, read.tag)))
+    chosen = sorted(tags)[:count]
+    stretches: list[Stretch] = []
+    start = 0
+    while start < len(chosen):
+        kind, stop = tags[chosen[start]], start + 1
+        while stop < len(chosen) and tags[chosen[stop]] == kind:
+            stop += 1
+        found = _gather(array("Q", chosen[start:stop]), entries, cache, kind)
+        if found is None:
+            return None
+        stretches.append(found)
+        start = stop
+    last = chosen[-1]
+    for read, positions in parts:
+        _move(group, read, bisect_right(positions, last))
+    group.top = group.last_done = last
+    return stretches
+
+
+def _move(group: Group, read: GroupRead, count: int) -> None:
+    read.at += count
+    if read.at >= read.queue.next:
+        group.ready.pop(read, None)
 
 
 def _gather(
-    positions: "array[int]", entries: Entries, cache: RecentBlocks, tag: int
+    positions: "array[int]", entries: Entries, cache: RecentBlocks, tags: tuple[int, ...]
 ) -> Stretch | None:
     kept, kept_lengths, kept_flags = entries.positions, entries.lengths, entries.flags
     if positions[0] < entries.hot_from:
@@ -126,7 +172,7 @@ def _gather(
         byte_count += size
         start += len(sizes)
         index += len(sizes)
-    return Stretch(positions, lengths, pieces, byte_count, flags & GRANTED_FLAGS, (tag,))
+    return Stretch(positions, lengths, pieces, byte_count, flags & GRANTED_FLAGS, tags)
 
 
 def _adjoining(positions: "array[int]", start: int, sizes: list[int]) -> int:

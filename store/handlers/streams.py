@@ -221,17 +221,18 @@ class Streams:
         outbox = self._outboxes.get(stream.connection) or self._outbox(stream.connection)
         if outbox.is_slow or outbox.byte_count >= OUTBOX_BYTES_HIGH:
             return False
-        stretch = self._engine.take_unacked(group, min(count, FRAME_ITEMS_MAX), now)
-        if stretch is None:
+        stretches = self._engine.take_unacked(group, min(count, FRAME_ITEMS_MAX), now)
+        if stretches is None:
             return False
-        taken = len(stretch.positions)
-        if stretch.byte_count >= OUTBOX_BYTES_HIGH:
-            self._deliver(
-                stream, GrantedRun(stretch.positions, 0, stretch.flags, stretch.tags), now
-            )
-        elif taken:
-            outbox.add_stretch(stream.number, group, stretch, self._engine.epoch)
-            stream.sent += taken
+        taken = 0
+        for stretch in stretches:
+            taken += len(stretch.positions)
+            if stretch.byte_count >= OUTBOX_BYTES_HIGH:
+                run = GrantedRun(stretch.positions, 0, stretch.flags, stretch.tags)
+                self._deliver(stream, run, now)
+            else:
+                outbox.add_stretch(stream.number, group, stretch, self._engine.epoch)
+                stream.sent += len(stretch.positions)
         if taken == FRAME_ITEMS_MAX:
             self._woken[group] = None
         return True
