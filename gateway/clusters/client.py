@@ -154,20 +154,26 @@ class ClusterClient:
         return broker
 
     async def create_topic(self, topic: str, queue_count: int) -> TopicRoute:
-        """On every store that is up. Raises Refused if that is none, or all refuse."""
+        """
+        On every store that is up; one that has it keeps it as it is.
+
+        Raises Refused if none is up, or all refuse.
+        """
         links = self.up_links()
         if not links:
             raise Refused(Code.HA_NOT_AVAILABLE, topic, "no store of the cluster is up")
         results = await asyncio.gather(
             *(link.create_topic(topic, queue_count) for link in links), return_exceptions=True
         )
-        made = [link.broker for link, result in zip(links, results, strict=True) if not result]
+        made = {
+            link.broker: result
+            for link, result in zip(links, results, strict=True)
+            if not isinstance(result, BaseException)
+        }
         for result in results:
             if isinstance(result, BaseException) and (not made or not isinstance(result, Refused)):
                 raise result
-        old = self.routes.find(topic)
-        kept = [queue[0] for queue in old.queues] if old is not None else []
-        return self.routes.created(topic, {*made, *kept}, queue_count)
+        return self.routes.created(topic, made)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 

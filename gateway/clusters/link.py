@@ -207,7 +207,9 @@ class StoreLink(Protocol):
 
     async def fence(self, gateway: str, gateway_epoch: int) -> None: ...
 
-    async def create_topic(self, topic: str, queue_count: int) -> None: ...
+    async def create_topic(self, topic: str, queue_count: int) -> int:
+        """Unless it is there; how many queues it has."""
+        ...
 
     async def read(
         self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int

@@ -9,7 +9,7 @@ just started takes nothing away.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gateway.clusters.views import Entry, Sources, View, addresses_of, clusters_of, entry_of, merge
@@ -146,9 +146,12 @@ class RouteCache:
             raise Refused(Code.HA_NOT_AVAILABLE, topic, "its stores have not registered yet")
         return route
 
-    def created(self, topic: str, brokers: Iterable[str], queue_count: int) -> TopicRoute:
-        """This gateway made the topic: known here before the name servers tell."""
-        for broker in brokers:
+    def created(self, topic: str, made: Mapping[str, int]) -> TopicRoute:
+        """
+        These brokers have the topic, with so many queues each: known here before the name
+        servers tell.
+        """
+        for broker, queue_count in made.items():
             for table in self._sources[broker].tables if broker in self._sources else ():
                 table[topic] = Entry(queue_count, queue_count, 6)
         self._news({topic})

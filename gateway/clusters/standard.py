@@ -5,11 +5,18 @@ from typing import Final
 
 from gateway.clusters.link import refusal_of
 from protocols.canonical import StoredMessage
-from protocols.remoting.bodies import ClusterInfo, RouteData, TopicList, decode_body
+from protocols.remoting.bodies import (
+    ClusterInfo,
+    RouteData,
+    TopicConfig,
+    TopicList,
+    decode_body,
+)
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field
+from protocols.remoting.private import IF_ABSENT
 from protocols.remoting.records import decode_records
 
 REQUEST_S_MAX: Final = 3.0
@@ -63,9 +70,18 @@ async def route_of(client: RemotingClient, topic: str) -> RouteData | None:
     return decode_body(RouteData, answer.body)
 
 
-async def create_topic(client: RemotingClient, topic: str, queue_count: int) -> None:
-    """On this broker; it is known to the name servers when this returns. Raises Refused."""
+async def create_topic(client: RemotingClient, topic: str, queue_count: int) -> int:
+    """
+    On this broker, unless it is there: how many queues it has.
+
+    Somebody may have made it just now, and told how: the name servers need not know it yet. Ours
+    decides in one step (``IF_ABSENT``), an Apache broker is asked before. Raises Refused.
+    """
+    known = await client.request(ask_topic(topic), REQUEST_S_MAX)
+    if known.code == ResponseCode.SUCCESS:
+        return decode_body(TopicConfig, known.body).write_queue_nums
     fields = {
+        IF_ABSENT: "true",
         "topic": topic,
         "defaultTopic": "TBW102",
         "readQueueNums": str(queue_count),
@@ -75,7 +91,9 @@ async def create_topic(client: RemotingClient, topic: str, queue_count: int) -> 
         "topicSysFlag": "0",
         "order": "false",
     }
-    await request(client, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, topic, timeout_s=5.0)
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    answer = await request(client, code, fields, topic, timeout_s=5.0)
+    return int_field(answer.fields, "writeQueueNums", queue_count)
 
 
 def ask_topic(topic: str) -> RemotingCommand:

@@ -527,8 +527,8 @@ class TidegateLink:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer, gateway)
 
-    async def create_topic(self, topic: str, queue_count: int) -> None:
-        await create_topic(self._client(), topic, queue_count)
+    async def create_topic(self, topic: str, queue_count: int) -> int:
+        return await create_topic(self._client(), topic, queue_count)
 
     async def read(
         self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int

@@ -651,6 +651,10 @@ class AckAction(IntEnum):
     REJECT = 3  # done, and handed over as a dead letter where the queue's policy says so
 
 
+IF_ABSENT: Final = "tgIfAbsent"
+"""Of UPDATE_AND_CREATE_TOPIC (17): a topic that is there stays as it is; the answer says how
+many queues it has (``writeQueueNums``)."""
+
 RELEASE_FIELD: Final = "tgRelease"
 """Of a standard change of the invisible time (200053): RELEASE it, nobody saw it."""
 

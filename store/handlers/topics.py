@@ -9,6 +9,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import RETRY_PREFIX
 from protocols.remoting.headers import bool_field, int_field, text_field
+from protocols.remoting.private import IF_ABSENT
 from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
@@ -27,6 +28,8 @@ def update_topic(
     fields = request.fields
     name = text_field(fields, "topic")
     known = context.engine.topics.get(name)
+    if known is not None and bool_field(fields, IF_ABSENT):
+        return request.answer(fields={"writeQueueNums": str(known.write_queue_count)})
     config = TopicConfig(
         name,
         int_field(fields, "readQueueNums"),

@@ -21,6 +21,7 @@ from protocols.remoting.handles import (
     encode_bit_set,
 )
 from protocols.remoting.peer import Peer
+from protocols.remoting.private import IF_ABSENT
 from protocols.remoting.records import decode_records, parse_offset_message_id
 from store.app import Store
 from tests.support.store_server import WAIT_S, GatewayEnd, ask, connected, running_store
@@ -153,6 +154,17 @@ async def test_a_batch_without_all_keys_stores_nothing_in_a_compacted_topic(
         assert answer.code == code
     answer = await ask(client, RequestCode.GET_MAX_OFFSET, {"topic": "K", "queueId": "0"})
     assert answer.fields["offset"] == "2"
+
+
+async def test_a_topic_that_is_there_is_not_made_again(client: RemotingClient) -> None:
+    """A gateway makes what nobody made: somebody may have, a moment ago."""
+    update = {"topic": "One", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, update)).code == 0
+    update |= {"readQueueNums": "4", "writeQueueNums": "4", IF_ABSENT: "true"}
+    answer = await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, update)
+    assert (answer.code, answer.fields["writeQueueNums"]) == (0, "1")
+    answer = await ask(client, RequestCode.GET_TOPIC_CONFIG, {"topic": "One"})
+    assert bodies.decode_body(bodies.TopicConfig, answer.body).write_queue_nums == 1
 
 
 async def test_a_malformed_batch_is_answered(client: RemotingClient) -> None:

@@ -181,6 +181,8 @@ class ScriptedStore:
                 peer.send([answer])
 
     def _answer(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
+        if command.code == RequestCode.GET_TOPIC_CONFIG:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic here")
         if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
             self.topics[command.fields["topic"]] = int(command.fields["writeQueueNums"])
             return command.answer()

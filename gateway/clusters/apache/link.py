@@ -502,8 +502,8 @@ class ApacheLink:
     async def fence(self, gateway: str, gateway_epoch: int) -> None:
         """Apache has no fences: a woken gateway may still send with an old table."""
 
-    async def create_topic(self, topic: str, queue_count: int) -> None:
-        await create_topic(self._open_client(), topic, queue_count)
+    async def create_topic(self, topic: str, queue_count: int) -> int:
+        return await create_topic(self._open_client(), topic, queue_count)
 
     async def read(
         self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int
