@@ -1,12 +1,10 @@
 """The adapter on real sockets over Services in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 
 import pytest
 
-from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.packets import (
     NEVER_EXPIRES_S,
     V5,
@@ -31,24 +29,9 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property, find_int
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
-from tests.support.patience import PATIENCE_S
+from tests.support.mqtt_front import gateway, until
 
 KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
-
-
-@asynccontextmanager
-async def gateway(
-    broker: FakeBroker, name: str, **section: object
-) -> AsyncIterator[tuple[FakeServices, tuple[str, int]]]:
-    """One gateway with one MQTT listener."""
-    services = FakeServices(broker, name)
-    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0", **section})
-    serving = asyncio.create_task(adapter.serve(services))
-    try:
-        yield services, await services.address("mqtt")
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
 
 
 @pytest.fixture
@@ -62,13 +45,6 @@ async def served(
 ) -> AsyncIterator[tuple[FakeServices, tuple[str, int]]]:
     async with gateway(broker, "gw-1") as both:
         yield both
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that other tasks bring about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 # the condition is somebody else's state
-            await asyncio.sleep(0.005)
 
 
 Served = tuple[FakeServices, tuple[str, int]]
@@ -208,104 +184,6 @@ async def test_unsubscribe_stops_it(served: Served) -> None:
         assert await client.is_silent()
 
 
-async def test_a_durable_session_resumes_with_its_packet_ids(broker: FakeBroker) -> None:
-    """At another gateway: the same ids, in order, DUP set; then what was queued meanwhile."""
-    connect = Connect(V5, "dur", clean_start=False, properties=KEPT)
-    async with gateway(broker, "gw-1") as (_, first), gateway(broker, "gw-2") as (_, second):
-        async with MqttClient(first, connect) as client:
-            assert not client.connack.session_present
-            await client.subscribe(SubscribeItem("d/#", 2))
-            await client.publish("d/1", b"1", 1)
-            await client.publishes(1, acks=False)
-            await client.publish("d/2", b"2", 2)
-            (packet,) = await client.publishes(1)
-            client.send(Pubrec(packet.packet_id))
-            assert await client.receive() == Pubrel(packet.packet_id)
-        async with MqttClient(second, Connect(V5, "pub")) as pub:
-            await pub.publish("d/3", b"3", 1)
-        async with MqttClient(second, connect) as client:
-            assert client.connack.session_present
-            again = await client.receive()
-            assert again == Publish("d/1", b"1", 1, dup=True, packet_id=1)
-            assert await client.receive() == Pubrel(2)
-            assert await client.receive() == Publish("d/3", b"3", 1, packet_id=3)
-
-
-async def test_a_kept_session_resumed_for_the_last_time(broker: FakeBroker) -> None:
-    """With expiry 0 it still gets what waited; then it ends and leaves nothing."""
-    async with gateway(broker, "gw-1") as (_, address):
-        async with MqttClient(address, Connect(V5, "c", properties=KEPT)) as client:
-            await client.subscribe(SubscribeItem("+/+", 2))
-        async with MqttClient(address, Connect(V5, "pub")) as pub:
-            await pub.publish("a/b", b"waited", 1)
-        async with MqttClient(address, Connect(V5, "c", clean_start=False)) as client:
-            assert client.connack.session_present
-            assert (await client.publishes(1))[0].payload == b"waited"
-        await until(lambda: not broker.records and not broker.groups and not broker.rows)
-        async with MqttClient(address, Connect(V5, "c", clean_start=False)) as client:
-            assert not client.connack.session_present
-
-
-async def test_take_over_across_gateways(broker: FakeBroker) -> None:
-    """The old connection is told 0x8E, wherever it is; the new one has the session."""
-    connect = Connect(V5, "one", clean_start=False, properties=KEPT)
-    async with (
-        gateway(broker, "gw-1") as (_, first),
-        gateway(broker, "gw-2") as (_, second),
-        MqttClient(first, connect) as old,
-    ):
-        await old.subscribe(SubscribeItem("t", 1))
-        async with MqttClient(second, connect) as new:
-            assert new.connack.session_present
-            assert await old.receive() == Disconnect(Reason.SESSION_TAKEN_OVER)
-            assert await old.receive() is None
-            await new.publish("t", b"x", 0)
-            assert (await new.publishes(1))[0].payload == b"x"
-        async with MqttClient(second, connect) as again:
-            assert again.connack.session_present
-
-
-async def test_a_will_is_published_once_when_the_socket_breaks(served: Served) -> None:
-    """Not after DISCONNECT 0, but after DISCONNECT 4."""
-    _, address = served
-    will = Connect(V5, "w", will=Will("will", b"gone", 1))
-    async with MqttClient(address, Connect(V5, "s")) as sub:
-        await sub.subscribe(SubscribeItem("will", 1))
-        async with MqttClient(address, will) as client:
-            client.send(Disconnect(0))
-            assert await client.receive() is None
-        assert await sub.is_silent()
-        async with MqttClient(address, will):
-            pass
-        assert (await sub.publishes(1))[0].payload == b"gone"
-        async with MqttClient(address, will) as client:
-            client.send(Disconnect(4))
-        assert (await sub.publishes(1))[0].payload == b"gone"
-        assert await sub.is_silent()
-
-
-async def test_wills_of_a_dead_gateway_are_published_by_another(broker: FakeBroker) -> None:
-    """Once, when its lease has ended."""
-    dead = FakeServices(broker, "gw-dead")
-    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0"})
-    serving = asyncio.create_task(adapter.serve(dead))
-    address = await dead.address("mqtt")
-    async with (
-        gateway(broker, "gw-2") as (_, second),
-        gateway(broker, "gw-3"),
-        MqttClient(second, Connect(V5, "s")) as sub,
-    ):
-        await sub.subscribe(SubscribeItem("will", 1))
-        async with MqttClient(address, Connect(V5, "w", will=Will("will", b"gone", 1))):
-            dead.is_cut_off = True
-            broker.end_lease("gw-dead", 1)
-            assert (await sub.publishes(1))[0].payload == b"gone"
-            await until(lambda: not broker.live_records("mqtt/session//w"))
-            assert await sub.is_silent()
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-
-
 async def test_shared_subscriptions_share(served: Served) -> None:
     """Each message goes to one member; what a member leaves unacknowledged goes to another."""
     services, address = served
@@ -405,69 +283,6 @@ async def test_a_publish_that_no_store_takes_is_not_answered(served: Served, qos
         assert await old.publish("t", b"x", qos) is None
 
 
-async def test_qos_2_is_once_over_gateways(broker: FakeBroker) -> None:
-    """A publish sent again at another gateway is the same one until PUBREL; then it is new."""
-    first = Connect(V5, "p", clean_start=False, properties=KEPT)
-    async with (
-        gateway(broker, "gw-1") as (_, at_1),
-        gateway(broker, "gw-2") as (_, at_2),
-        MqttClient(at_2, Connect(V311, "s")) as subscriber,
-    ):
-        await subscriber.subscribe(SubscribeItem("t", 0))
-        async with MqttClient(at_1, first) as one:
-            one.send(Publish("t", b"1", 2, packet_id=7))
-            assert await one.receive() == Pubrec(7)
-            async with MqttClient(at_2, first) as two:
-                assert two.connack.session_present
-                two.send(Publish("t", b"1", 2, dup=True, packet_id=7))
-                assert await two.receive() == Pubrec(7)
-                two.send(Pubrel(7))
-                assert await two.receive() == Pubcomp(7)
-                two.send(Publish("t", b"1", 2, packet_id=7))
-                assert await two.receive() == Pubrec(7)
-        assert [packet.payload for packet in await subscriber.publishes(2)] == [b"1", b"1"]
-        assert await subscriber.is_silent()
-
-
-async def test_a_repeat_of_qos_2_is_answered_but_not_for_ever(served: Served) -> None:
-    """The same id before PUBREL gets its PUBREC again, whatever is in it; not a third time."""
-    _, address = served
-    async with MqttClient(address, Connect(V5, "p")) as client:
-        for body in (b"1", b"2"):
-            client.send(Publish("t", body, 2, packet_id=7))
-            assert await client.receive() == Pubrec(7)
-        client.send(Publish("t", b"1", 2, packet_id=7))
-        assert await client.receive() == Disconnect(0x82)
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_an_acknowledgement_comes_before_the_message_itself(served: Served, qos: int) -> None:
-    """Who is subscribed to what it publishes gets PUBACK or PUBREC first."""
-    _, address = served
-    async with MqttClient(address, Connect(V5, "p")) as client:
-        await client.subscribe(SubscribeItem("t", qos))
-        for packet_id in range(1, 20):
-            client.send(Publish("t", b"x", qos, packet_id=packet_id))
-            answer = await client.receive()
-            assert isinstance(answer, Puback if qos == 1 else Pubrec)
-            assert isinstance(await client.receive(), Publish)
-
-
-async def test_an_orderly_end_has_no_will_however_soon_the_next_connect(served: Served) -> None:
-    """DISCONNECT and CONNECT in one breath: nobody hears a will."""
-    _, address = served
-    with_will = Connect(V311, "w", clean_start=False, will=Will("will/t", b"dead"))
-    async with MqttClient(address, Connect(V311, "s")) as subscriber:
-        await subscriber.subscribe(SubscribeItem("will/#", 0))
-        for _ in range(5):
-            async with MqttClient(address, with_will) as client:
-                client.send(Disconnect())
-        async with MqttClient(address, with_will) as client:
-            client.send(Disconnect())
-            assert await client.receive() is None
-        assert await subscriber.is_silent()
-
-
 async def test_a_denied_filter(served: Served) -> None:
     """The other filters of the SUBSCRIBE are granted."""
     services, address = served
@@ -511,25 +326,6 @@ async def test_server_keep_alive() -> None:
         for asked, told in ((120, 60), (0, 60), (30, None)):
             async with MqttClient(address, Connect(V5, "c", keep_alive_s=asked)) as client:
                 assert dict(client.connack.properties).get(0x13) == told
-
-
-async def test_a_session_ends_when_its_expiry_is_over(broker: FakeBroker) -> None:
-    """Record, rows and group go."""
-    connect = Connect(V5, "c", properties=((int(Property.SESSION_EXPIRY), 1),))
-    async with gateway(broker, "gw-1") as (_, address):
-        async with MqttClient(address, connect) as client:
-            await client.subscribe(SubscribeItem("t", 1))
-        await until(lambda: not broker.records and not broker.groups and not broker.rows)
-
-
-async def test_a_clean_session_leaves_nothing(served: Served) -> None:
-    """Neither a group nor a row nor a record."""
-    services, address = served
-    async with MqttClient(address, Connect(V5, "c")) as client:
-        await client.subscribe(SubscribeItem("t", 1))
-        assert services.broker.groups
-    broker = services.broker
-    await until(lambda: not broker.records and not broker.groups and not broker.rows)
 
 
 async def test_a_malformed_packet_ends_that_connection_only(served: Served) -> None:
@@ -634,24 +430,6 @@ async def test_system_topics() -> None:
         async with MqttClient(address, Connect(V5, "late")) as late:
             await late.subscribe(SubscribeItem("$SYS/broker/gateway", 0))
             assert [packet.payload for packet in await late.publishes(1)] == [b"gw-9"]
-
-
-async def test_a_kept_session_follows_system_topics(broker: FakeBroker) -> None:
-    """The subscription is in the record, not in any store, and goes on after a reconnect."""
-    connect = Connect(V5, "ops", clean_start=False, properties=KEPT)
-    async with gateway(broker, "gw-1", system_interval_s=0.05) as (_, address):
-        async with MqttClient(address, connect) as client:
-            await client.subscribe(SubscribeItem("$SYS/broker/clients/connected", 0))
-            await client.publishes(1)
-        assert not broker.groups
-        assert not broker.rows
-        async with MqttClient(address, connect) as client, MqttClient(address, Connect(V5, "x")):
-            assert client.connack.session_present
-            assert (await client.publishes(1))[0].topic == "$SYS/broker/clients/connected"
-            client.send(Unsubscribe(9, ("$SYS/broker/clients/connected",)))
-            while not isinstance(packet := await client.receive(), Unsuback):
-                pass
-            assert packet.reasons == (0,)
 
 
 async def test_a_client_may_ask_where_answers_go() -> None:

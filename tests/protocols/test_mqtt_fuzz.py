@@ -38,10 +38,10 @@ from protocols.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from tests.protocols.test_mqtt_adapter import gateway
 from tests.protocols.test_mqtt_connection import LIMITS, run_in_pieces
 from tests.support.fake_services import FakeBroker
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway
 
 SEED = int(os.environ.get("TIDEGATE_SEED", "20240"))
 STREAMS = int(os.environ.get("TIDEGATE_FUZZ", "60"))

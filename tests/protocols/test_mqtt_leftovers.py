@@ -16,9 +16,9 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property
 from protocols.mqtt.records import decode_session, session_key
-from tests.protocols.test_mqtt_adapter import gateway, until
 from tests.support.fake_services import FakeBroker
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway, until
 
 KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
 

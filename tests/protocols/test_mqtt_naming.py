@@ -22,9 +22,9 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.mqtt.properties import Property
-from tests.protocols.test_mqtt_adapter import until
 from tests.protocols.test_mqtt_rights import served
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import until
 
 KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
 

@@ -14,10 +14,10 @@ from protocols.mqtt.packets import (
     SubscribeItem,
     Will,
 )
-from tests.protocols.test_mqtt_adapter import gateway, until
 from tests.protocols.test_mqtt_rights import served
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway, until
 
 
 def events(broker: FakeBroker) -> list[dict[str, Any]]:

@@ -1,8 +1,6 @@
 """Tag and SQL92 filters at a real store: pull, pop, long polls, refusals."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,19 +11,7 @@ from protocols.remoting.command import RemotingCommand
 from protocols.remoting.records import decode_records
 from store.app import Store
 from store.groups.selection import LOOKED_MAX
-from tests.support.store_server import WAIT_S, ask, connected, running_store
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with running_store(tmp_path) as store:
-        yield store
-
-
-@pytest.fixture
-async def client(store: Store) -> AsyncIterator[RemotingClient]:
-    async with connected(store) as client:
-        yield client
+from tests.support.store_server import WAIT_S, ask, connected
 
 
 async def send(client: RemotingClient, body: bytes, properties: str = "", topic: str = "T") -> None:

@@ -1,7 +1,7 @@
 """What tools ask a store: keys, statistics, resets, configuration, relays, permissions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,18 +16,6 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from store.app import Store
 from tests.support.store_server import WAIT_S, ask, connected, running_store
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with running_store(tmp_path) as store:
-        yield store
-
-
-@pytest.fixture
-async def client(store: Store) -> AsyncIterator[RemotingClient]:
-    async with connected(store) as client:
-        yield client
 
 
 async def send(

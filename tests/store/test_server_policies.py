@@ -1,7 +1,6 @@
 """Policies of a pinned queue as its consumers see them, through a store's socket."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +10,10 @@ from protocols.remoting import private
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.private import AckItem, PrivateCode
 from store.app import Store
-from tests.support.store_server import GatewayEnd, running_store
+from tests.support.store_server import GatewayEnd
 
 KEY = queue_key("", QueueKind.AMQP, "/q", 7)
 GROUP = "amqp//q"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with running_store(tmp_path) as store:
-        yield store
 
 
 class Consumers(GatewayEnd):

@@ -27,12 +27,6 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield store
 
 
-@pytest.fixture
-async def client(store: Store) -> AsyncIterator[RemotingClient]:
-    async with connected(store) as client:
-        yield client
-
-
 async def ask(
     client: RemotingClient,
     code: int,
