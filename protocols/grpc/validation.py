@@ -122,6 +122,8 @@ def _check_system_properties(message: v2.Message, *, now_ms: int, delay_s_max: i
             raise Refused(Code.ILLEGAL_MESSAGE_KEY, topic, f"key {key!r} is blank")
     if not system.message_id.strip() or has_control(system.message_id):
         raise Refused(Code.ILLEGAL_MESSAGE_ID, topic, "the message id is blank")
+    if system.HasField("lite_topic"):
+        raise Refused(Code.NOT_IMPLEMENTED, topic, "there are no lite topics here")
     if system.orphaned_transaction_recovery_duration.seconds > RECOVERY_S_MAX:
         raise Refused(Code.BAD_REQUEST, topic, f"recovery duration over {RECOVERY_S_MAX} s")
     if system.HasField("delivery_timestamp"):

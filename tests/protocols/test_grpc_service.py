@@ -160,6 +160,7 @@ async def test_send_then_receive_keeps_every_field(service: MessagingService) ->
         (message(keys=[" "]), Code.ILLEGAL_MESSAGE_KEY),
         (message(message_id=" "), Code.ILLEGAL_MESSAGE_ID),
         (message(message_group="x" * 64), Code.ILLEGAL_MESSAGE_GROUP),
+        (message(lite_topic="device-1"), Code.NOT_IMPLEMENTED),
         (message(body_encoding=v2.GZIP), Code.MESSAGE_CORRUPTED),
     ],
     ids=lambda item: item.name if isinstance(item, Code) else "",
