@@ -52,6 +52,9 @@ from protocols.mqtt.properties import (
 )
 from protocols.mqtt.topics import is_valid_name, parse_filter
 
+BRIDGE: Final = 0x80
+"""Bit of the protocol level by which a Mosquitto that bridges says so (its ``try_private``)."""
+
 # ── frames ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -241,14 +244,15 @@ def peek_version(data: bytes, start: int, end: int) -> int:
     """Protocol level that a CONNECT names; 0 if its protocol name is none of MQTT's."""
     name = data[start : min(start + 8, end)]
     if name[:6] == b"\x00\x04MQTT" and end - start > 6:
-        return data[start + 6]
+        return V311 if data[start + 6] == V311 | BRIDGE else data[start + 6]
     if name == b"\x00\x06MQIsdp" and end - start > 8:
-        return V31 if data[start + 8] == V31 else 255
+        return V31 if data[start + 8] & ~BRIDGE == V31 else 255
     return 0
 
 
 def _decode_connect(reader: FieldReader) -> Connect:
-    name, version = reader.string(), reader.byte()
+    name, level = reader.string(), reader.byte()
+    version = level & ~BRIDGE
     if (name, version) not in (("MQIsdp", V31), ("MQTT", V311), ("MQTT", V5)):
         raise protocol_error(f"protocol {name!r} level {version}")
     flags, keep_alive_s = reader.byte(), reader.u16()
@@ -281,7 +285,10 @@ def _decode_connect(reader: FieldReader) -> Connect:
     ):  # fmt: skip
         raise protocol_error("authentication data without a method")  # [MQTT 5, 3.1.2.11.10]
     clean = bool(flags & 2)
-    return Connect(version, client_id, clean, keep_alive_s, user, password, will, properties)
+    is_bridge = level != version
+    return Connect(
+        version, client_id, clean, keep_alive_s, user, password, will, properties, is_bridge
+    )
 
 
 def _decode_client_id(reader: FieldReader) -> str:

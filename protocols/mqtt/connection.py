@@ -160,6 +160,7 @@ class MqttConnection:
         self.open_qos2: set[int] = set()
         """Packet ids of QoS 2 publishes between PUBLISH and PUBCOMP."""
 
+        self.is_bridge = False
         self.heads = NO_HEADS
         self._limits = limits
         self._run_firsts = _run_firsts(limits)
@@ -422,6 +423,7 @@ class MqttConnection:
             events.append(self._accept_disconnect(packet))
         elif isinstance(packet, Connect):
             self.state = State.OPENING
+            self.is_bridge = packet.is_bridge
             self._session_expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, 0)
             events.append(packet)
         elif isinstance(packet, Pubrec | Pubrel | Pubcomp | Subscribe | Unsubscribe):

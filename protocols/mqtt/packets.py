@@ -108,6 +108,8 @@ class Connect(NamedTuple):
     password: bytes | None = None
     will: Will | None = None
     properties: PacketProperties = ()
+    is_bridge: bool = False
+    """Another broker, which says so by the high bit of its level (Mosquitto's; 3.x only)."""
 
 
 class Connack(NamedTuple):

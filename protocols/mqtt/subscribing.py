@@ -161,6 +161,8 @@ class Subscriber:
         for item in packet.items:
             parts = parse_filter(item.topic_filter)
             assert parts is not None  # the codec has seen to it
+            if self._connection.is_bridge:  # what it sent must not come back, nor lose its flag
+                item = item._replace(no_local=not parts.share, retain_as_published=True)
             if item.topic_filter.count("/") >= settings.topic_levels_max:
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
                 continue

@@ -2,9 +2,11 @@
 
 import pytest
 
+from protocols.mqtt.fields import encode_string
 from protocols.mqtt.packets import (
     V5,
     V311,
+    Connack,
     Connect,
     Puback,
     Publish,
@@ -17,6 +19,7 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property
 from tests.conformance.clauses import clauses
+from tests.conformance.dialogue import packet as wire
 from tests.conformance.peer import Address, Peer, reason_of, refusal
 
 
@@ -149,3 +152,21 @@ def test_text_that_is_no_text_is_refused(server: Address, word: str) -> None:
     will = Will("w", b"\xff", properties=says)
     refused = refusal(server, V5, Connect(V5, word, will=will))
     assert reason_of(refused) == Reason.PAYLOAD_FORMAT_INVALID
+
+
+@pytest.mark.parametrize(("name", "level"), [("MQTT", 0x84), ("MQIsdp", 0x83)])
+def test_a_bridge_hears_nothing_of_its_own(
+    server: Address, word: str, name: str, level: int
+) -> None:
+    """What Mosquitto says by a high bit of its level: no-local and retain-as-published for all."""
+    with Peer(server, V311) as bridge, Peer(server, V5, Connect(V5, f"{word}-x")) as other:
+        head = encode_string(name) + bytes((level, 2, 0, 60))
+        bridge.send(wire(0x10, head, encode_string(word)))
+        assert bridge.take(Connack).reason == 0
+        assert bridge.subscribe(SubscribeItem(word, 1)) == (1,)
+        bridge.publish(word, b"own")
+        other.publish(word, b"other", retain=True)
+        (found,) = bridge.delivered(1)
+        assert (found.payload, found.retain) == (b"other", True)
+        assert bridge.is_silent()
+        other.publish(word, b"", retain=True)

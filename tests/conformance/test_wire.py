@@ -183,7 +183,7 @@ def test_mqtt_3_1_2_1_another_protocol_name(version: int) -> None:
 @clauses(v5="3.1.2-2 4.13.2-1", v311="3.1.2-2 3.2.2-5")
 def test_mqtt_3_1_2_2_another_protocol_level(version: int) -> None:
     """CONNACK in the old form, since nobody knows the new one: code 0x84 or 1, then the close."""
-    for level in (2, 6, 0x84):
+    for level in (2, 6, 0x85):
         dialogue = Dialogue(version, is_connected=False)
         told = dialogue.say(connect(version, text("c"), level=level))
         assert told[:3] == b"\x20\x02\x00"

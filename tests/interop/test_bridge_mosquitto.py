@@ -1,5 +1,6 @@
 """A bridge to Debian's Mosquitto, which is killed and started again, and so is a gateway."""
 
+import asyncio
 import shutil
 import socket
 import subprocess
@@ -24,14 +25,15 @@ pytestmark = [
 
 
 class Mosquitto:
-    """A broker in memory on one port."""
+    """A broker in memory on one port; *more*: lines of its configuration."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: str = "") -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.address: tuple[str, int] = probe.getsockname()
-        self._path = folder / "mosquitto.conf"
-        self._path.write_text(f"listener {self.address[1]} 127.0.0.1\nallow_anonymous true\n")
+        self._path = folder / f"mosquitto-{self.address[1]}.conf"
+        listener = f"listener {self.address[1]} 127.0.0.1\nallow_anonymous true\n"
+        self._path.write_text(listener + more)
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -135,6 +137,40 @@ async def test_both_ways_without_circles(site: Site) -> None:
             ("plant/cmd/go", b"down"),
         ]
         assert await remote.is_silent()
+
+
+async def test_a_mosquitto_that_bridges_to_us(site: Site, tmp_path: Path) -> None:
+    """As to its own kind: nothing comes back to it, and what is live keeps its retain flag."""
+    host, port = site.gateways[0].address("mqtt")
+    edge = Mosquitto(
+        tmp_path,
+        f"connection up\naddress {host}:{port}\ntopic edge/# both 1\nrestart_timeout 1\n"
+        "notifications false\ncleansession true\n",
+    )
+    try:
+        async with MqttClient(edge.address, Connect(V311, "e")) as there, here(site, "h") as local:
+            await there.subscribe(SubscribeItem("edge/#", 1))
+            await local.subscribe(SubscribeItem("edge/#", 1))
+            for number in range(100_000):  # until the bridge stands
+                await local.publish("edge/hello", b"%d" % number, 0)
+                if not await there.is_silent():
+                    while isinstance(await there.receive(), Publish):
+                        pass  # up to the answer to the ping
+                    break
+                await asyncio.sleep(0.1)
+            async with MqttClient(edge.address, Connect(V311, "e2")) as device:
+                await device.publish("edge/up", b"once", 1)
+            async with here(site, "h2") as other:
+                await other.publish("edge/down", b"kept", 1, retain=True)
+            found = [("", b"")]
+            while found[-1] != ("edge/down", b"kept"):
+                found += texts(await there.publishes(1))
+            assert found.count(("edge/up", b"once")) == 1
+            async with MqttClient(edge.address, Connect(V311, "e3")) as late:
+                await late.subscribe(SubscribeItem("edge/down", 1))
+                assert texts(await late.publishes(1)) == [("edge/down", b"kept")]
+    finally:
+        edge.kill()
 
 
 async def test_what_is_sent_while_the_other_side_is_down_is_kept(site: Site) -> None:

@@ -190,7 +190,7 @@ def test_a_refused_connect_drops_what_is_behind_it() -> None:
 
 @pytest.mark.parametrize(
     ("level", "answer"),
-    [(6, b"\x20\x02\x00\x01"), (2, b"\x20\x02\x00\x01"), (0x84, b"\x20\x02\x00\x01")],
+    [(6, b"\x20\x02\x00\x01"), (2, b"\x20\x02\x00\x01"), (0x86, b"\x20\x02\x00\x01")],
 )
 def test_mqtt_3_1_2_2_unknown_level(level: int, answer: bytes) -> None:
     """CONNACK 1 in the form that any version reads."""
