@@ -168,7 +168,7 @@ class DeadLetters:
         if refs:
             priority = block.priority if any(queue.max_priority for queue in queues) else -1
             heads.append(queue_head(exchange, letter.keys[0], refs, priority=priority))
-        heads += [address_head(item, block.priority) for item in targets.addresses]
+        heads += [address_head(item, block.priority, exchange) for item in targets.addresses]
         wall_ms = clock.wall_ms()
         place = f"dead/{delivery.handle.broker}/{delivery.handle.position}"
         return [

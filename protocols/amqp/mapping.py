@@ -89,11 +89,14 @@ def queue_head(
     )
 
 
-def address_head(key: str, priority: int) -> Head:
-    """A publish to ``amq.topic``: whoever's filter matches the address gets it."""
+def address_head(key: str, priority: int, exchange: str = AMQ_TOPIC) -> Head:
+    """
+    A publish to ``amq.topic``, be it by way of another *exchange*: whoever's filter matches the
+    address gets it.
+    """
     subject = subject_of(key)
-    is_exact = routing_key_of(subject) == key
-    origin = ((EXCHANGE, AMQ_TOPIC),)
+    is_exact = exchange == AMQ_TOPIC and routing_key_of(subject) == key
+    origin = ((EXCHANGE, exchange),)
     has_key = not is_exact and _is_storable(key)
     return Head(
         subject=subject,

@@ -292,11 +292,11 @@ class Operations:
     async def bind_exchange(self, binding: BindingRecord) -> None:
         for name in (binding.source, binding.destination):
             require_no_default(name)
-            if name == AMQ_TOPIC:
-                raise AmqpFault(
-                    replies.PRECONDITION_FAILED,
-                    "amq.topic is shared with other protocols: bind queues to it, not exchanges",
-                )
+        if binding.source == AMQ_TOPIC:
+            raise AmqpFault(
+                replies.PRECONDITION_FAILED,
+                "amq.topic is shared with other protocols: bind queues to it, not exchanges",
+            )
         exchange = await self.exchange(binding.vhost, binding.source)
         await self.exchange(binding.vhost, binding.destination)
         if exchange.kind == "headers":

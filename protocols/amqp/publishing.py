@@ -154,7 +154,7 @@ class Publisher:
         targets = find_targets(
             session.topology, session.vhost, session.call.tenant, exchange, keys, headers
         )
-        heads += [address_head(key, priority) for key in targets.addresses]
+        heads += [address_head(key, priority, exchange) for key in targets.addresses]
         if refs := targets.refs:
             level = min(priority, targets.highest_priority) or -1
             name = (exchange, keys[0], level, tuple(str(ref.incarnation) for ref in refs))
@@ -210,7 +210,10 @@ def prepare(
             messages.append(_delayed(item, route, wall_ms))
         else:
             for head in route.heads:
-                messages.append(message_of(head, stored, item.body, wall_ms=wall_ms))
+                block = stored
+                if head.queues is None and not is_addressed:  # by way of another exchange
+                    block = publisher.stored(item, is_addressed=True)
+                messages.append(message_of(head, block, item.body, wall_ms=wall_ms))
         outcomes.append(Outcome(item, route, len(route.heads)))
     return outcomes, messages, None
 

@@ -39,8 +39,11 @@ def find_targets(
         if exchange == AMQ_TOPIC and key:
             addresses[key] = None
             continue
-        for queue in topology.route(vhost, exchange, key, headers):
+        routed = topology.route(vhost, exchange, key, headers)
+        for queue in routed.queues:
             queues[queue.ref] = queue
+        if routed.is_shared and key:
+            addresses[key] = None
         if not exchange and key.startswith(PREFIX):
             ref = reply_ref(vhost, tenant, key)
             if ref is not None:

@@ -7,11 +7,12 @@ come and answers routing questions; it writes nothing (``operations`` does).
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
+from protocols.amqp.addresses import AMQ_TOPIC
 from protocols.amqp.fields import Table, decode_table, text_of
 from protocols.amqp.matching import DELAYED, DELAYED_TYPE, TopicIndex, matches_headers
 from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read, Start
@@ -192,6 +193,16 @@ def _destination(binding: BindingRecord) -> tuple[str, str]:
     return ("exchange" if binding.is_exchange else "queue", binding.destination)
 
 
+class Routed(NamedTuple):
+    """Where a message goes."""
+
+    queues: tuple[Queue, ...]
+    """Each once."""
+
+    is_shared: bool = False
+    """Also to ``amq.topic``, by way of another exchange: its key is an address there."""
+
+
 Name = tuple[str, str]
 """Virtual host and name."""
 
@@ -209,7 +220,7 @@ class Topology:
         self._records: dict[str, tuple[int, msgspec.Struct]] = {}
         self._gone: dict[str, int] = {}
         self._pending: dict[Name, dict[str, BindingRecord]] = {}
-        self._routes: dict[tuple[str, str, str], tuple[Queue, ...]] = {}
+        self._routes: dict[tuple[str, str, str], Routed] = {}
         for vhost in vhosts:
             for name, kind in PREDECLARED.items():
                 record = ExchangeRecord(
@@ -311,8 +322,8 @@ class Topology:
         """The last routing of this key holds for any headers."""
         return (vhost, exchange, key) in self._routes
 
-    def route(self, vhost: str, exchange: str, key: str, headers: Table) -> tuple[Queue, ...]:
-        """The queues that a message to this exchange goes to, each once."""
+    def route(self, vhost: str, exchange: str, key: str, headers: Table) -> Routed:
+        """Where a message to this exchange goes."""
         cached = self._routes.get((vhost, exchange, key))
         if cached is not None:
             return cached
@@ -334,9 +345,9 @@ class Topology:
             onward = [to for kind, to in destinations if kind == "exchange"]
             if not destinations and at.alternate:
                 onward.append(at.alternate)
-            due += [to for to in onward if to not in visited]
+            due += [to for to in onward if to not in visited and to != AMQ_TOPIC]
             visited.update(onward)
-        result = tuple(found.values())
+        result = Routed(tuple(found.values()), exchange != AMQ_TOPIC and AMQ_TOPIC in visited)
         if is_cacheable:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()

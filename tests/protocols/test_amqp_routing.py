@@ -177,7 +177,7 @@ class Records:
         return binding
 
     def route(self, exchange: str, key: str, vhost: str = "/") -> list[str]:
-        found = self.topology.route(vhost, exchange, key, {})
+        found = self.topology.route(vhost, exchange, key, {}).queues
         return sorted(queue.record.name for queue in found)
 
 

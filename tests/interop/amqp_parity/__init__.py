@@ -54,6 +54,7 @@ SCRIPTS: tuple[Callable[[Client], Seen], ...] = (
     routing.more_keys_in_headers,
     routing.topics,
     routing.topics_shared_with_other_protocols,
+    routing.an_exchange_before_the_shared_one,
     routing.names_left_to_the_server,
     refusals.unlike_declarations,
     refusals.bad_arguments,

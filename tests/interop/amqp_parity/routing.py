@@ -168,6 +168,24 @@ def topics_shared_with_other_protocols(client: Client) -> Seen:
     return _matching(client, "amq.topic")
 
 
+def an_exchange_before_the_shared_one(client: Client) -> Seen:
+    """What it passes on is an address there; the message names the exchange it was sent to."""
+    channel = client.channel()
+    channel.exchange_delete("to-shared")
+    channel.exchange_declare("to-shared", "fanout")
+    channel.exchange_bind("amq.topic", "to-shared", "")
+    queue = client.declare(channel, "behind-shared")
+    channel.queue_bind(queue, "amq.topic", "shared.#")
+    seen = [
+        publish(channel, key, b"1", exchange="to-shared", mandatory=True, headers={"n": 1})
+        for key in ("shared.x", "other")
+    ]
+    found = headers_of(channel, queue), got(channel, queue)
+    channel.exchange_unbind("amq.topic", "to-shared", "")
+    seen.append(publish(channel, "shared.x", b"2", exchange="to-shared", mandatory=True))
+    return seen, found
+
+
 def names_left_to_the_server(client: Client) -> Seen:
     channel = client.channel()
     name = channel.queue_declare("", exclusive=True).method.queue
