@@ -94,7 +94,7 @@ class Draft(NamedTuple):
 class OpenBlock:
     """A block being built: state records that waited, then the messages of a frame."""
 
-    def __init__(self, core: Core, records: bytearray, table_bytes: int) -> None:
+    def __init__(self, core: Core, records: bytearray | memoryview, table_bytes: int) -> None:
         state = core.log.take_state()
         self._core = core
         self.body, self.start = records, 0
@@ -180,7 +180,7 @@ def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]
 def _fill(
     core: Core,
     draft: Draft,
-    body: bytearray,
+    body: bytearray | memoryview,
     at: int,
     records_at: int,
     nonce: int,
@@ -272,7 +272,7 @@ def _take_places(queue: Queue, positions: Sequence[int]) -> range:
 
 
 def _patch(
-    body: bytearray,
+    body: bytearray | memoryview,
     starts: Sequence[int],
     positions: Sequence[int],
     offsets: Sequence[int],

@@ -86,7 +86,12 @@ class Places:
 
 
 def patch(
-    body: bytearray, starts: Matrix, lengths: Matrix, positions: Matrix, offsets: Matrix, ms: int
+    body: bytearray | memoryview,
+    starts: Matrix,
+    lengths: Matrix,
+    positions: Matrix,
+    offsets: Matrix,
+    ms: int,
 ) -> None:
     """Queue offset, log position and store time into each record."""
     count = len(starts)
@@ -175,9 +180,13 @@ class Bulk:
         self._places = Places(plans, set_indexes)
 
     def append(
-        self, core: "Core", records: bytearray, **frame: int
+        self, core: "Core", records: bytearray | memoryview, **frame: int
     ) -> tuple["array[int]", "array[int]"]:
-        """Store; (log positions, queue offsets or -1), one per message."""
+        """
+        Store; (log positions, queue offsets or -1), one per message.
+
+        *records* become part of the log: they are changed, and kept.
+        """
         entries, places, lengths = core.entries, self._places, self._lengths
         table_bytes = ENTRY.size * self.count + PAIR.size * int(places.pair_counts.sum())
         block = OpenBlock(core, records, table_bytes)

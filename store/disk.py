@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EINVAL, ENOSPC
+from mmap import mmap
 from threading import Lock
 from typing import Final, Protocol
 
@@ -21,6 +22,9 @@ IOV_MAX: Final = 1000
 
 OPEN_MAX: Final = 64
 """Files kept open at a time; a log of 64 GiB has 2,000 segments, a process 1,024 descriptors."""
+
+ZERO_BYTES: Final = 256 << 10
+"""Written at once: a commit waits for no more than that."""
 
 DATA_SYNC: Final[int | None] = getattr(os, "RWF_DSYNC", None)
 """Flag of a write that is durable when it returns (Linux 4.7)."""
@@ -78,12 +82,14 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
-def _write_at(path: str, data: Buffer, offset: int, flags: int) -> None:
-    """All of *data*, through a descriptor of its own."""
+def _write_zeros(path: str, zeros: memoryview, offset: int, size: int, flags: int) -> None:
+    """*size* zeros in pieces, through a descriptor of its own."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
     try:
-        if os.pwrite(descriptor, data, offset) < len(data):
-            raise OSError(ENOSPC, f"{path}: the disk took no more bytes")
+        for at in range(offset, offset + size, len(zeros)):
+            piece = zeros[: min(len(zeros), offset + size - at)]
+            if os.pwrite(descriptor, piece, at) < len(piece):
+                raise OSError(ENOSPC, f"{path}: the disk took no more bytes")
     finally:
         os.close(descriptor)
 
@@ -170,6 +176,7 @@ class RealDisk:
         self.files = OpenFiles(folder)
         self._reader = DirectReader(folder)
         self._direct = DirectWriter(folder, self.read)
+        self._zeros: mmap | None = None
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())
@@ -231,14 +238,16 @@ class RealDisk:
 
     def fill(self, name: str, offset: int, size: int) -> None:
         """Past the page cache where that is possible: zeros need no memory of their own."""
+        if self._zeros is None:
+            self._zeros = aligned(ZERO_BYTES)
         path = os.path.join(self.folder, name)
-        with aligned(size) as zeros, memoryview(zeros) as view:
+        with memoryview(self._zeros) as zeros:
             try:
-                _write_at(path, view, offset, DIRECT)
+                _write_zeros(path, zeros, offset, size, DIRECT)
             except OSError as error:
                 if error.errno != EINVAL:
                     raise
-                _write_at(path, view, offset, 0)  # no O_DIRECT here, or an odd size
+                _write_zeros(path, zeros, offset, size, 0)  # no O_DIRECT here, or an odd size
 
     def drop_cached(self, name: str) -> None:
         with self.files.use(name) as descriptor:

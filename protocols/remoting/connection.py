@@ -7,7 +7,13 @@ from typing import Final, NamedTuple
 
 from protocols.errors import PeerError
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.frame import FRAME_BYTES_MAX, encode_commands, take_commands
+from protocols.remoting.frame import (
+    FRAME_BYTES_MAX,
+    command_in_place,
+    encode_commands,
+    size_in_place,
+    take_commands,
+)
 
 HANDSHAKE_S_MAX: Final = 10.0
 """A connection whose first frame is not whole by then is closed."""
@@ -51,7 +57,7 @@ class RemotingConnection:
         self._incoming += data
         events: list[Event] = []
         try:
-            while commands := take_commands(self._incoming, frame_bytes_max=self._frame_bytes_max):
+            while commands := self._take():
                 events += commands
         except PeerError as error:
             events.append(self._close(str(error)))
@@ -80,6 +86,17 @@ class RemotingConnection:
         data = encode_commands(self._outgoing)
         self._outgoing.clear()
         return data
+
+    def _take(self) -> Sequence[RemotingCommand]:
+        """The next commands that are whole."""
+        buffer, limit = self._incoming, self._frame_bytes_max
+        size = size_in_place(buffer, frame_bytes_max=limit)
+        if size <= len(buffer) // 2:
+            return take_commands(buffer, frame_bytes_max=limit)
+        # less lies behind it than it holds: the rest is copied instead
+        self._incoming = buffer[size:]
+        del buffer[size:]
+        return (command_in_place(buffer),)
 
     def _close(self, reason: str) -> Fault:
         self.is_closing = True

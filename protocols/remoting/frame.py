@@ -18,6 +18,7 @@ import msgspec
 from protocols.errors import PeerError
 from protocols.remoting.codes import LANGUAGES, TRUNCATED_CODES
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.private import PrivateCode
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """Largest frame without its length word (``com.rocketmq.remoting.frameMaxLength``)."""
@@ -31,6 +32,7 @@ LARGE_FRAME_BYTES: Final = 32 << 10
 
 HEAD: Final = struct.Struct(">II")
 _FIXED: Final = struct.Struct(">hBhiiI")
+_CODE: Final = struct.Struct(">h")
 _U32: Final = struct.Struct(">I")
 _U16: Final = struct.Struct(">H")
 _LANGUAGE_BYTE: Final = {name: index for index, name in enumerate(LANGUAGES)}
@@ -123,6 +125,35 @@ def _take_large(buffer: bytearray, size: int, word: int) -> list[Frame]:
         frame = word >> 24, bytes(view[HEAD.size : body]), bytes(view[body:size])
     del buffer[:size]
     return [frame]
+
+
+def size_in_place(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> int:
+    """
+    Size of the frame that *buffer* begins with if it is whole, large and need not be copied.
+
+    So are SEND frames, of which the store makes blocks; 0: it is another, for ``take_commands``.
+    """
+    if len(buffer) <= LARGE_FRAME_BYTES:
+        return 0
+    n, word = HEAD.unpack_from(buffer)
+    if not LARGE_FRAME_BYTES < n <= min(frame_bytes_max, len(buffer) - 4):
+        return 0
+    is_send = word >> 24 == BINARY and _CODE.unpack_from(buffer, HEAD.size)[0] == PrivateCode.SEND
+    return n + 4 if is_send and word & 0xFFFFFF <= n - 4 else 0
+
+
+def command_in_place(frame: bytearray) -> RemotingCommand:
+    """
+    The command of one whole frame; its body is *frame*'s own memory, and may be changed.
+
+    Raises PeerError.
+    """
+    _, word = HEAD.unpack_from(frame)
+    view = memoryview(frame)
+    body = HEAD.size + (word & 0xFFFFFF)
+    command = decode_frame((word >> 24, bytes(view[HEAD.size : body]), b""))
+    command.body = view[body:]
+    return command
 
 
 def take_commands(

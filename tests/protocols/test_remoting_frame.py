@@ -18,6 +18,7 @@ from protocols.remoting.frame import (
     take_commands,
     take_frames,
 )
+from protocols.remoting.private import PrivateCode
 
 # A pull answer header as a Java 5.4.0 broker sends it (captured).
 JAVA_JSON = (
@@ -181,3 +182,30 @@ def test_idle_is_closed_after_120_s() -> None:
     assert connection.deadline == 245.0
     (fault,) = connection.handle_deadline(now=245.0)
     assert isinstance(fault, Fault)
+
+
+@pytest.mark.parametrize("cut", [1, 40_000, 90_000, 90_100, 130_000, 190_000])
+def test_a_large_send_frame_keeps_its_memory(cut: int) -> None:
+    """Whatever the reads are like, what comes behind it is not lost; other codes get bytes."""
+    bodies = [bytes([number]) * 90_000 for number in range(3)]
+    codes = [PrivateCode.SEND, PrivateCode.SEND, PrivateCode.DELIVER]
+    wire = b"".join(
+        [
+            encode_command(RemotingCommand(code, None, body, opaque=index, is_binary=True))
+            for index, (code, body) in enumerate(zip(codes, bodies, strict=True))
+        ]
+    )
+    connection = RemotingConnection(now=0.0)
+    events = [
+        *connection.receive_data(wire[:cut], now=0.0),
+        *connection.receive_data(wire[cut:-1], now=0.0),
+        *connection.receive_data(wire[-1:], now=0.0),
+    ]
+    commands = [event for event in events if isinstance(event, RemotingCommand)]
+    assert [(c.code, c.opaque, bytes(c.body)) for c in commands] == [
+        (code, index, body) for index, (code, body) in enumerate(zip(codes, bodies, strict=True))
+    ]
+    changeable = [c for c in commands if isinstance(c.body, memoryview) and not c.body.readonly]
+    assert {c.code for c in changeable} <= {PrivateCode.SEND}
+    if cut < 90_000:
+        assert len(changeable) > 0
