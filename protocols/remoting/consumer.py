@@ -87,6 +87,9 @@ class Consumer:
         self._sharing_until = 0.0
         self._members_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seen: dict[Queue, float] = {}
+        self._begun: dict[Queue, int] = {}
+        """How often the client began to read a queue."""
+
         self._settling = asyncio.Lock()
         self._to_ack: list[Held] = []
         self._is_acking = False
@@ -172,6 +175,7 @@ class Consumer:
             return []
         wants = self.wants(queue.topic, header)
         self._seen[queue] = clock.monotonic()
+        begun = self._begun.get(queue, 0)
         deliveries = await self._pop(
             PopRequest(
                 group=await self.spec(queue.topic),
@@ -184,7 +188,7 @@ class Consumer:
                 sql=wants.sql,
             )
         )
-        if self.is_closed:
+        if self.is_closed or self._begun.get(queue, 0) != begun:
             await self.give_back([delivery.handle for delivery in deliveries])
             return []
         records = holdings.take_in(queue, deliveries)
@@ -331,6 +335,19 @@ class Consumer:
                 for handle in self.holdings.abandon(queue)
             ]
         await self.give_back(handles)
+
+    async def begin(self, queue: Queue) -> int:
+        """
+        The offset from which the client is to read *queue*, which it has just got.
+
+        A client asks only then. What it was given of the queue before it has dropped without a
+        word, if it has not committed it: that comes again.
+        """
+        self._begun[queue] = self._begun.get(queue, 0) + 1  # its earlier pulls bring nothing more
+        async with self._settling:
+            handles = self.holdings.abandon(queue)
+        await self.give_back(handles)
+        return self.holdings.next_offset(queue)
 
     def leave(self) -> None:
         """The client pulls no more; its last commits may still be on their way."""

@@ -165,11 +165,11 @@ def _commit(session: "Session", group: str, queue: Queue, offset: int) -> None:
 
 
 async def query_offset(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
-    """14: where the client begins; who pops is told where this connection stands."""
+    """14: where the client begins, or begins anew; who pops is told where it stands."""
     group, queue = await _group_and_queue(session, call, command)
     consumer = session.consumers.get(group)
     if consumer is not None and not consumer.reads_by_offset(queue):
-        offset: int | None = consumer.holdings.next_offset(queue)
+        offset: int | None = await consumer.begin(queue)
     else:
         offset = session.host.members.offset(group, queue)
     if offset is None:

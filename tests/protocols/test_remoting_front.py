@@ -234,6 +234,27 @@ async def test_nothing_is_popped_while_members_share_the_queues_out(
     await other.remoting.close()
 
 
+async def test_a_queue_that_a_client_gets_anew_begins_with_what_it_dropped(
+    client: Client, services: FakeServices
+) -> None:
+    """It asks for an offset (14) only then; what it held, or still asked for, it has dropped."""
+    services.broker.topics.add("T")
+    await client.join("g", "T")
+    await client.send("T", b"one")
+    assert bodies(await client.pull("g", "T")) == [b"one"]
+    stale = asyncio.ensure_future(client.pull("g", "T", 1, wait_ms=30_000))
+    await client.ask(9999)  # the pull has come
+    place = {"consumerGroup": "g", "topic": "T", "queueId": 0, "bname": BROKER}
+    await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, **place)
+    await client.send("T", b"two")
+    assert bodies(await stale) == []
+    found: list[bytes] = []
+    while len(found) < 2:
+        found += bodies(await client.pull("g", "T", 1))
+        found += bodies(await client.pull("g", "%RETRY%g", bname="tidegate-retry"))
+    assert sorted(found) == [b"one", b"two"]
+
+
 async def test_an_orderly_consumer_gives_a_message_up(
     client: Client, services: FakeServices
 ) -> None:
