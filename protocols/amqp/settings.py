@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protocols.doors import DoorSettings
-from protocols.driver import split_bind
-from protocols.errors import ConfigError
+from protocols.sections import checked
 
 
 class AmqpSettings(DoorSettings):
@@ -50,17 +49,4 @@ class AmqpSettings(DoorSettings):
 
 def read_settings(name: str, section: Mapping[str, Any]) -> AmqpSettings:
     """The settings of listener *name*. Raises ConfigError with every mistake."""
-    try:
-        settings = AmqpSettings.model_validate(dict(section))
-        split_bind(settings.bind)
-    except ValidationError as error:
-        raise ConfigError(
-            [
-                f"listeners.{name}.{'.'.join(str(part) for part in problem['loc'])}: "
-                f"{problem['msg']}"
-                for problem in error.errors()
-            ]
-        ) from error
-    except ValueError as error:
-        raise ConfigError([f"listeners.{name}.bind: {error}"]) from error
-    return settings
+    return checked(AmqpSettings, name, section, "bind")

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protocols.doors import DoorSettings
-from protocols.driver import split_bind
-from protocols.errors import ConfigError
+from protocols.sections import checked
 
 COMMON_KEYS: Final = frozenset(("protocol", "enabled", "websocket", "path", "advertise"))
 """Keys of every listener that say nothing to this one."""
@@ -79,17 +78,4 @@ class CloudEventsConfig(DoorSettings):
 def cloudevents_config(name: str, section: Mapping[str, Any]) -> CloudEventsConfig:
     """Check one entry of ``listeners:``. Raises ConfigError naming the keys."""
     own = {key: value for key, value in section.items() if key not in COMMON_KEYS}
-    where = f"listeners.{name}"
-    try:
-        config = CloudEventsConfig.model_validate(own, from_attributes=True)
-        split_bind(config.bind)
-    except ValidationError as error:
-        raise ConfigError([_line(where, item) for item in error.errors()]) from error
-    except ValueError as error:
-        raise ConfigError([f"{where}.bind: {error}"]) from error
-    return config
-
-
-def _line(where: str, item: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in item["loc"])
-    return f"{where}.{path}: {item['msg']}"
+    return checked(CloudEventsConfig, name, own, "bind")

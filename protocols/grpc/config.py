@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.driver import split_bind
-from protocols.errors import ConfigError
+from protocols.sections import checked
 
 COMMON_KEYS: Final = frozenset(("protocol", "enabled", "websocket", "path"))
 """Keys of every listener that say nothing to this one."""
@@ -85,19 +84,4 @@ class GrpcConfig(BaseModel):
 def grpc_config(name: str, section: Mapping[str, Any]) -> GrpcConfig:
     """Check one entry of ``listeners:``. Raises ConfigError naming the keys."""
     own = {key: value for key, value in section.items() if key not in COMMON_KEYS}
-    where = f"listeners.{name}"
-    try:
-        config = GrpcConfig.model_validate(own, from_attributes=True)
-        split_bind(config.bind)
-        if config.advertise:
-            split_bind(config.advertise)
-    except ValidationError as error:
-        raise ConfigError([_line(where, item) for item in error.errors()]) from error
-    except ValueError as error:
-        raise ConfigError([f"{where}: {error}"]) from error
-    return config
-
-
-def _line(where: str, item: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in item["loc"])
-    return f"{where}.{path}: {item['msg']}"
+    return checked(GrpcConfig, name, own, "bind", "advertise")

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols.canonical import ShareStrategy
 from protocols.doors import DoorSettings
-from protocols.driver import split_bind
-from protocols.errors import ConfigError
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S
+from protocols.sections import checked
 
 Strategy = Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"]
 
@@ -186,17 +185,4 @@ class MqttSettings(DoorSettings):
 
 def read_settings(name: str, section: Mapping[str, Any]) -> MqttSettings:
     """The settings of listener *name*. Raises ConfigError with every mistake."""
-    try:
-        settings = MqttSettings.model_validate(dict(section))
-        split_bind(settings.bind)
-    except ValidationError as error:
-        raise ConfigError(
-            [
-                f"listeners.{name}.{'.'.join(str(part) for part in problem['loc'])}: "
-                f"{problem['msg']}"
-                for problem in error.errors()
-            ]
-        ) from error
-    except ValueError as error:
-        raise ConfigError([f"listeners.{name}.bind: {error}"]) from error
-    return settings
+    return checked(MqttSettings, name, section, "bind")

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protocols.doors import DoorSettings
-from protocols.driver import split_bind
-from protocols.errors import ConfigError
+from protocols.sections import checked
 
 
 class RemotingSettings(DoorSettings):
@@ -58,18 +57,4 @@ class RemotingSettings(DoorSettings):
 
 def read_settings(name: str, section: Mapping[str, Any]) -> RemotingSettings:
     """Check one entry of ``listeners:``. Raises ConfigError naming the keys."""
-    where = f"listeners.{name}"
-    try:
-        settings = RemotingSettings.model_validate(dict(section), from_attributes=True)
-        split_bind(settings.bind)
-        if settings.advertise:
-            split_bind(settings.advertise)
-    except ValidationError as error:
-        problems = [
-            f"{where}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            for item in error.errors()
-        ]
-        raise ConfigError(problems) from error
-    except ValueError as error:
-        raise ConfigError([f"{where}: {error}"]) from error
-    return settings
+    return checked(RemotingSettings, name, section, "bind", "advertise")

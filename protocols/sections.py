@@ -1,0 +1,39 @@
+"""How a protocol checks its entry of ``listeners:``; every mistake is named by its key."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from protocols.driver import split_bind
+from protocols.errors import ConfigError
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def checked(
+    model: type[Settings], name: str, section: Mapping[str, Any], *addresses: str
+) -> Settings:
+    """
+    The settings of listener *name*; *addresses* are its fields of the form ``host:port``, all
+    but ``bind`` may be empty. Raises ConfigError.
+    """
+    where = f"listeners.{name}"
+    try:
+        settings = model.model_validate(dict(section), from_attributes=True)
+    except ValidationError as error:
+        raise ConfigError(
+            [_line(where, item["loc"], item["msg"]) for item in error.errors()]
+        ) from error
+    for field in addresses:
+        try:
+            value = getattr(settings, field)
+            if value or field == "bind":
+                split_bind(value)
+        except ValueError as error:
+            raise ConfigError([f"{where}.{field}: {error}"]) from error
+    return settings
+
+
+def _line(where: str, place: tuple[int | str, ...], message: str) -> str:
+    return f"{where}.{'.'.join(map(str, place))}: {message}"
