@@ -3,8 +3,7 @@ What all parts of the engine share: log, index, counters, and what woke up since
 """
 
 import logging
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from protocols.clock import Now
@@ -150,44 +149,6 @@ class Core:
         if not is_one or position in entries.targets:
             raise _no_record(position)
         return self.record_at(position)
-
-    def records_at(self, positions: Sequence[int]) -> tuple[list[int], list[bytes | memoryview]]:
-        """
-        ``record_at`` of several, ascending: the length of each, and the bytes of all in order.
-
-        Neighbours in one block of the cache are one piece.
-        """
-        lengths: list[int] = []
-        pieces: list[bytes | memoryview] = []
-        index, count = 0, len(positions)
-        while index < count:
-            position = positions[index]
-            cached = self.cache.find(position)
-            if cached is None:
-                record = self.record_at(position)
-                lengths.append(len(record))
-                pieces.append(record)
-                index += 1
-                continue
-            buffer, start = memoryview(cached[0]), position - cached[1]
-            stop = bisect_left(positions, start + len(buffer), index)
-            sizes = self._sizes(positions[index:stop], buffer, start)
-            span = positions[stop - 1] + sizes[-1] - position
-            if span == sum(sizes):
-                pieces.append(buffer[position - start : position - start + span])
-            else:
-                places = zip(positions[index:stop], sizes, strict=True)
-                pieces += [buffer[at - start : at - start + size] for at, size in places]
-            lengths += sizes
-            index = stop
-        return lengths, pieces
-
-    def _sizes(self, positions: Sequence[int], buffer: memoryview, start: int) -> list[int]:
-        """Of records in one block of the cache, which begins at *start*."""
-        found = self.entries.lengths_of_neighbours(positions)
-        if found is not None:
-            return found
-        return [int.from_bytes(buffer[at - start : at - start + 4], "big") for at in positions]
 
     def chunk_with(
         self, segment: Segment, position: int, size: int

@@ -467,7 +467,7 @@ class Engine:
         The messages at these positions, ascending: the length of each, and the bytes of all,
         neighbours as one piece. Raises Refused as ``record_at`` does.
         """
-        return self._core.records_at(positions)
+        return self._reader.records_at(positions)
 
     def entry_position(self, topic: str, queue_id: int, offset: int) -> int:
         """Log position of a message-queue entry; -1: none (standard pop handles name offsets)."""

@@ -73,6 +73,10 @@ class Reader:
         self._parts = parts
         self._neighbours = Neighbours(core)
 
+    def records_at(self, positions: Sequence[int]) -> tuple[list[int], list[Piece]]:
+        """Of ascending positions: the length of each, and the bytes of all. Raises Refused."""
+        return self._neighbours.all_of(positions)
+
     def offset_range(self, queue: Queue | None) -> tuple[int, int]:
         """(smallest kept, end of visible)."""
         if queue is None:

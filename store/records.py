@@ -4,6 +4,7 @@ Stored records that are asked for together: neighbours in the log, mostly.
 Neighbours are found in the index, verified and handed on together: a run of them is one piece.
 """
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -23,7 +24,7 @@ LENGTH_BYTES: Final = 4
 class _Taking:
     """Records asked for together, and how far it went."""
 
-    __slots__ = ("at", "is_any", "is_full", "pieces", "positions", "room")
+    __slots__ = ("at", "is_any", "is_full", "lengths", "pieces", "positions", "room")
 
     def __init__(self, positions: Sequence[int], room: int, *, is_any: bool) -> None:
         self.positions = positions
@@ -32,6 +33,7 @@ class _Taking:
         self.is_full = False
         self.at = 0
         self.pieces: list[Piece] = []
+        self.lengths: list[int] = []
 
     def take(self, view: memoryview, start: int, lengths: Sequence[int]) -> None:
         """The next records, each of which lies in *view*, whose first byte is at *start*."""
@@ -41,6 +43,8 @@ class _Taking:
             self.is_full = True
             if not count:
                 return
+            lengths = lengths[:count]
+        self.lengths += lengths
         first = self.at
         at = self.positions[first]
         self.at += count
@@ -84,7 +88,16 @@ class Neighbours:
         The first in any case, unless there *is any* already. Raises Refused if one cannot be
         read.
         """
-        taking = _Taking(positions, bytes_max, is_any=is_any)
+        taking = self._taken(_Taking(positions, bytes_max, is_any=is_any))
+        return taking.pieces, taking.at, bytes_max - taking.room
+
+    def all_of(self, positions: Sequence[int]) -> tuple[list[int], list[Piece]]:
+        """(the length of each, pieces) of the records at ascending *positions*. Raises Refused."""
+        taking = self._taken(_Taking(positions, sys.maxsize, is_any=False))
+        return taking.lengths, taking.pieces
+
+    def _taken(self, taking: _Taking) -> _Taking:
+        positions = taking.positions
         count = len(positions)
         while taking.at < count and not taking.is_full:
             cached = self._core.cache.find(positions[taking.at])
@@ -93,7 +106,7 @@ class Neighbours:
             else:
                 buffer, at = cached
                 self._take_cached(taking, memoryview(buffer), positions[taking.at] - at)
-        return taking.pieces, taking.at, bytes_max - taking.room
+        return taking
 
     def _take_cached(self, taking: _Taking, view: memoryview, start: int) -> None:
         """What lies in one block that was written a moment ago."""
