@@ -168,16 +168,47 @@ def _rows(columns: dict[str, Any], places: Places, pair_count: int, chosen: Any)
 class Bulk:
     """The messages of one frame, on their way into a block."""
 
-    def __init__(self, items: Matrix, plans: Sequence[Plan], set_flags: Sequence[int]) -> None:
-        set_indexes = items["set"].astype(np.int64)
-        self.count = len(items)
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        set_indexes: Matrix,
+        lengths: Matrix,
+        orders: Matrix,
+        flags: Matrix,
+        tags: Matrix,
+    ) -> None:
+        self.count = len(lengths)
         self.plans = plans
-        self._lengths = items["length"].astype(np.int64)
-        self._orders = items["order"].astype(np.uint64)
-        self.flags = np.array(set_flags)[set_indexes] | (items["flags"] & ITEM_BITS)
+        self._lengths = lengths.astype(np.int64)
+        self._orders = orders.astype(np.uint64)
+        self._tags = tags.astype(np.int32)
+        self.flags = flags
         """Entry flags."""
 
         self._places = Places(plans, set_indexes)
+
+    @classmethod
+    def of_items(cls, items: Matrix, plans: Sequence[Plan], set_flags: Sequence[int]) -> "Bulk":
+        """Of a gateway's frame."""
+        set_indexes = items["set"].astype(np.int64)
+        flags = np.array(set_flags)[set_indexes] | (items["flags"] & ITEM_BITS)
+        tags = np.zeros(len(items), np.int32)
+        return cls(plans, set_indexes, items["length"], items["order"], flags, tags)
+
+    @classmethod
+    def of_columns(
+        cls,
+        lengths: Sequence[int],
+        set_indexes: Sequence[int],
+        tags: Sequence[int],
+        flags: int,
+        plans: Sequence[Plan],
+    ) -> "Bulk":
+        """Of standard sends: all with the same flags, none with an order key."""
+        count = len(lengths)
+        orders, all_flags = np.zeros(count, np.uint64), np.full(count, flags)
+        indexes = np.array(set_indexes, np.int64)
+        return cls(plans, indexes, np.array(lengths), orders, all_flags, np.array(tags))
 
     def append(
         self, core: "Core", records: bytearray | memoryview, **frame: int
@@ -197,12 +228,15 @@ class Bulk:
         offsets = places.offsets[:, 0]
         patch(block.body, starts, lengths, positions, offsets, core.log.wall_ms)
         crcs = checksums(block.body, starts, lengths, positions, block.nonce)
-        columns = {"length": lengths, "crc": crcs, "order": self._orders, "flags": self.flags}
+        columns = {
+            "length": lengths, "crc": crcs, "tag": self._tags,
+            "order": self._orders, "flags": self.flags,
+        }  # fmt: skip
         rows = entry_table(columns, places)
         entries.positions.frombytes(positions.astype(np.uint64).tobytes())
         entries.lengths.frombytes(lengths.astype(np.uint32).tobytes())
         entries.crcs.frombytes(crcs.tobytes())
-        entries.tags.frombytes(bytes(entries.tags.itemsize * self.count))
+        entries.tags.frombytes(self._tags.tobytes())
         entries.orders.frombytes(self._orders.tobytes())
         entries.flags.frombytes(self.flags.astype(np.uint16).tobytes())
         block.close([rows], self.count, self.plans, **frame)

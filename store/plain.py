@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocols.errors import Code, Refused
+from protocols.remoting.matrix import MATRIX_ITEMS_MIN, np
 from store.answers import STORE_FULL
 from store.appender import Draft, Plan, append_messages
+from store.bulk import Bulk
 from store.core import Core
 from store.late import usable_lights
 from store.log.format import EntryFlag
@@ -41,7 +43,7 @@ class PlainRun(NamedTuple):
     """Messages of one message queue, in order."""
 
     head: PlainHead
-    pieces: Sequence[bytes]
+    pieces: Sequence[bytes | memoryview]
     """The records, back to back in any cut."""
 
     lengths: Sequence[int]
@@ -72,7 +74,7 @@ class PlainSender:
     def append(self, runs: Sequence[PlainRun]) -> list[RunResult]:
         """Store *runs* in one block."""
         plans: dict[Plan, int] = {}
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         lengths: list[int] = []
         indexes: list[int] = []
         tags: list[int] = []
@@ -105,16 +107,16 @@ class PlainSender:
             found.append(count)
         if not lengths:
             return [item for item in found if isinstance(item, RunResult)]
-        draft = Draft(
-            bytearray().join(pieces),
-            lengths,
-            indexes,
-            list(plans),
-            [FLAGS] * len(lengths),
-            [0] * len(lengths),
-            tags=tags,
-        )
-        positions, offsets = append_messages(self._core, draft)
+        body = bytearray().join(pieces)
+        count = len(lengths)
+        if np is not None and count >= MATRIX_ITEMS_MIN:
+            bulk = Bulk.of_columns(lengths, indexes, tags, FLAGS, list(plans))
+            positions, offsets = bulk.append(self._core, body)
+        else:
+            draft = Draft(
+                body, lengths, indexes, list(plans), [FLAGS] * count, [0] * count, tags=tags
+            )
+            positions, offsets = append_messages(self._core, draft)
         results: list[RunResult] = []
         start = 0
         for item in found:

@@ -112,7 +112,9 @@ class Sender:
         )
         facts = FrameFacts([], [], [])
         if is_simple and frame.matrix is not None and not _has_options(frame.matrix):
-            bulk = Bulk(frame.matrix, [p.plan or NOWHERE for p in plans], [p.flags for p in plans])
+            bulk = Bulk.of_items(
+                frame.matrix, [p.plan or NOWHERE for p in plans], [p.flags for p in plans]
+            )
             return self._store_bulk(gateway, frame, plans, bulk)
         columns = frame.columns
         bits = 0

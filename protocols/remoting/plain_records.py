@@ -21,6 +21,10 @@ _FRONT: Final = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
 """Total, magic, CRC, queue id, flag, queue offset, position, sysFlag, born time and host, store
 time and host, reconsume times, prepared offset, body length."""
 
+FRONT_BYTES: Final = _FRONT.size
+ID_CHARACTER_MIN: Final = 0x20
+"""No id has one below: the separators of a properties text, say."""
+
 _U16: Final = struct.Struct(">H")
 _needs_look: Final = re.compile(
     rb"(?:\A|\x02)(?:DELAY|TIMER_[A-Z]+_[A-Z]+|TIMER_[A-Z_]+|TRAN_MSG|POP_CK|POP_CK_OFFSET"
@@ -57,13 +61,9 @@ class PlainRecords:
 
     def message_id(self, text: bytes) -> bytes:
         """The id of a plain message; empty: it is not plain, or has none."""
-        at = text.find(_ID)
-        if at < 0 or (at and text[at - 1] != 2) or len(text) > self._text_max:
+        at, end = self.id_span(text)
+        if at < 0 or len(text) > self._text_max:
             return b""
-        at += len(_ID)
-        end = text.find(b"\x02", at)
-        if end < 0:
-            end = len(text)
         rest = text[:at] + text[end:]
         if rest != self._plain_rest:
             if _needs_look(text) is not None:
@@ -71,9 +71,23 @@ class PlainRecords:
             self._plain_rest = rest
         return text[at:end]
 
+    @staticmethod
+    def id_span(text: bytes) -> tuple[int, int]:
+        """(index of the id, index behind it); -1: there is none."""
+        at = text.find(_ID)
+        if at < 0 or (at and text[at - 1] != 2):
+            return -1, -1
+        at += len(_ID)
+        end = text.find(b"\x02", at)
+        return at, end if end >= 0 else len(text)
+
+    def text_at(self, body_size: int) -> int:
+        """Index of the properties text in a record."""
+        return FRONT_BYTES + body_size + len(self._topic_field) + _U16.size
+
     def add(
         self,
-        pieces: list[bytes],
+        pieces: list[bytes | memoryview],
         body: bytes | memoryview,
         text: bytes,
         flag: int,
@@ -106,5 +120,5 @@ class PlainRecords:
             0,
             body_size,
         )
-        pieces += (front, body, self._topic_field, _U16.pack(text_size), text, suffix)  # type: ignore[arg-type]  # join takes views
+        pieces += (front, body, self._topic_field, _U16.pack(text_size), text, suffix)
         return size

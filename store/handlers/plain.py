@@ -6,6 +6,7 @@ from typing import Final
 
 from protocols.canonical import DISPATCH_KEY
 from protocols.errors import Code, PeerError
+from protocols.remoting import plain_batches
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import SendHeader
@@ -101,32 +102,67 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
     if sys_flag & (TRANSACTION_BITS | V6_BITS) or born_ms < 0 or reconsume_count < 0:
         return False
     is_batch = request.code == SEND_BATCH or fields.get("m") == "true"
-    members: Sequence[Member] = (
-        split_batch(request.body)
-        if is_batch
-        else ((request.body, flag, fields.get("i", "").encode()),)
-    )
-    records, host = lane.records, connection.host
-    bytes_max = lane.config.limits.message_bytes_max
     born_ms = born_ms or context.now_ms
-    pieces: list[bytes] = []
+    facts = (sys_flag, born_ms, connection.host, reconsume_count)
+    bytes_max = lane.config.limits.message_bytes_max
+    first_id = b""
+    run: PlainRun | None
+    if is_batch:
+        run = _run_alike(lane, request.body, bytes_max, *facts)
+        if run is None:
+            run, _ = _run_each(lane, split_batch(request.body), bytes_max, *facts)
+    else:
+        member = (request.body, flag, fields.get("i", "").encode())
+        run, first_id = _run_each(lane, (member,), bytes_max, *facts)
+    if run is None or not 0 < len(run.lengths) <= BATCH_COUNT_MAX:
+        return False
+    context.appends.add_plain(connection, request, run, first_id)
+    return True
+
+
+def _run_alike(
+    lane: Lane,
+    batch: bytes | memoryview,
+    bytes_max: int,
+    sys_flag: int,
+    born_ms: int,
+    host: bytes,
+    reconsume_count: int,
+) -> PlainRun | None:
+    """The run of a batch whose members are alike; None: they are not, or not plain."""
+    built = plain_batches.build(lane.records, batch, sys_flag, born_ms, host, reconsume_count)
+    if built is None or built.body_size > bytes_max:
+        return None
+    count = built.record_count
+    tag = _tag(built.text) if b"TAGS\x01" in built.text else 0
+    return PlainRun(lane.head, [built.records], [built.size] * count, [tag] * count)
+
+
+def _run_each(
+    lane: Lane,
+    members: Sequence[Member],
+    bytes_max: int,
+    sys_flag: int,
+    born_ms: int,
+    host: bytes,
+    reconsume_count: int,
+) -> tuple[PlainRun | None, bytes]:
+    """(run, id of the first); None: one of them is not plain."""
+    records = lane.records
+    pieces: list[bytes | memoryview] = []
     lengths: list[int] = []
     tags: list[int] = []
     first_id = b""
     for body, member_flag, text in members:
         message_id = records.message_id(text)
         if not message_id or len(body) > bytes_max:
-            return False
+            return None, b""
         first_id = first_id or message_id
         tags.append(_tag(text) if b"TAGS\x01" in text else 0)
         lengths.append(
             records.add(pieces, body, text, member_flag, sys_flag, born_ms, host, reconsume_count)
         )
-    if not 0 < len(lengths) <= BATCH_COUNT_MAX:
-        return False
-    run = PlainRun(lane.head, pieces, lengths, tags)
-    context.appends.add_plain(connection, request, run, b"" if is_batch else first_id)
-    return True
+    return PlainRun(lane.head, pieces, lengths, tags), first_id
 
 
 def answer_plain(
