@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from protocols.errors import Code, Refused
 from protocols.remoting.matrix import MATRIX_ITEMS_MIN, np
 from store.answers import STORE_FULL
-from store.appender import Draft, Plan, append_messages
+from store.appender import RUN_LENGTH_MIN, Draft, Plan, append_messages
 from store.bulk import Bulk
 from store.core import Core
 from store.late import usable_lights
@@ -109,7 +109,8 @@ class PlainSender:
             return [item for item in found if isinstance(item, RunResult)]
         body = bytearray().join(pieces)
         count = len(lengths)
-        if np is not None and count >= MATRIX_ITEMS_MIN:
+        is_many = count >= MATRIX_ITEMS_MIN and count >= len(plans) * RUN_LENGTH_MIN
+        if np is not None and is_many:  # columns cost some steps per queue
             bulk = Bulk.of_columns(lengths, indexes, tags, FLAGS, list(plans))
             positions, offsets = bulk.append(self._core, body)
         else:
