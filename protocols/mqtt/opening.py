@@ -283,11 +283,11 @@ def _connack_properties(
         pairs.append((Property.SERVER_KEEP_ALIVE, keep_alive_s))
     if settings.topic_alias_max:
         pairs.append((Property.TOPIC_ALIAS_MAXIMUM, settings.topic_alias_max))
+    if not connect.client_id:
+        pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
     if not settings.retained:
         pairs.append((Property.RETAIN_AVAILABLE, 0))
     pairs.append((Property.MAXIMUM_PACKET_SIZE, settings.packet_bytes_max))
-    if not connect.client_id:
-        pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
     pairs.append((Property.RECEIVE_MAXIMUM, settings.receive_max))
     if settings.qos_max < 2:
         pairs.append((Property.MAXIMUM_QOS, settings.qos_max))
