@@ -13,6 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from protocols import clock
@@ -227,8 +228,9 @@ class Committer:
         """By the kernel, unless the thread is at it or it must be."""
         if self._kernel is not None and not self._in_thread:
             self._started = clock.monotonic()
-            if self._kernel.begin(batch):
-                return True
+            with suppress(OSError):  # the thread meets the same error, and tells it
+                if self._kernel.begin(batch):
+                    return True
         self._in_thread += 1
         self._queue.put(batch)
         return False

@@ -219,6 +219,22 @@ async def test_an_error_of_the_kernel_ends_it(disk: RealDisk) -> None:
     await run.committer.close()
 
 
+async def test_what_the_kernel_cannot_begin_fails_in_the_thread(disk: RealDisk) -> None:
+    """The segment is gone: no batch is forgotten, the error is told once."""
+    blocks = Blocks(disk)
+    run = Run(disk, kernel=kernel_or_skip(disk))
+    disk.unlink(blocks.segment.name)
+    run.committer.submit(blocks.batch(100))
+    run.committer.submit(blocks.batch(100))
+    async with asyncio.timeout(PATIENCE_S):
+        while not run.errors:
+            run.changed.clear()
+            await run.changed.wait()
+    assert [type(error) for error in run.errors] == [FileNotFoundError]
+    assert (run.done, run.committer.has_room) == ([], False)
+    await run.committer.close()
+
+
 # ── on the loop ─────────────────────────────────────────────────────────────────────────
 
 
