@@ -12,6 +12,7 @@ from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import RETRY_BROKER, Wants, is_retry_topic, parse_filter, qualified
 
 if TYPE_CHECKING:
+    from protocols.remoting.consumer import Consumer
     from protocols.remoting.session import Session
 
 SUSPEND_MS_MAX: Final = 30_000
@@ -28,7 +29,7 @@ async def pull(session: "Session", call: Call, command: RemotingCommand) -> Remo
     """11, 361: pop for push consumers, read by offset for everybody else."""
     header = pull_header(command.fields)
     queue = await _queue(session, call, header.topic, header.broker, header.queue_id)
-    consumer = session.consumers.get(header.group)
+    consumer = await _consumer(session, header.group)
     if header.sys_flag & PullFlag.COMMIT_OFFSET:
         _commit(session, header.group, queue, header.commit_offset)
     wait_ms = min(header.suspend_ms, SUSPEND_MS_MAX) if header.sys_flag & PullFlag.SUSPEND else 0
@@ -44,6 +45,14 @@ async def pull(session: "Session", call: Call, command: RemotingCommand) -> Remo
         return _pulled(command, ResponseCode.PULL_NOT_FOUND, header.queue_offset)
     following = max(header.queue_offset, consumer.holdings.next_offset(queue))
     return _pulled(command, ResponseCode.SUCCESS, following, b"".join(records))
+
+
+async def _consumer(session: "Session", group: str) -> "Consumer | None":
+    """The client as a member of *group*; a heartbeat under way may be about to make it one."""
+    if group not in session.consumers and session.beating.locked():
+        async with session.beating:
+            pass
+    return session.consumers.get(group)
 
 
 async def _read(
@@ -167,7 +176,7 @@ def _commit(session: "Session", group: str, queue: Queue, offset: int) -> None:
 async def query_offset(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """14: where the client begins, or begins anew; who pops is told where it stands."""
     group, queue = await _group_and_queue(session, call, command)
-    consumer = session.consumers.get(group)
+    consumer = await _consumer(session, group)
     if consumer is not None and not consumer.reads_by_offset(queue):
         offset: int | None = await consumer.begin(queue)
     else:

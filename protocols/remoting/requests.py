@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import INTERNAL, Call, Head, Message, SendResult, StoredMessage
-from protocols.errors import Code, Refused
+from protocols.errors import Code, GatewayError, Refused
 from protocols.remoting import asking, popping, pulling, telling
 from protocols.remoting.bodies import (
     BrokerData,
@@ -100,8 +100,14 @@ async def heartbeat(session: "Session", call: Call, command: RemotingCommand) ->
         session.language, session.version = command.language, command.version
         session.producer_groups = {item.group_name for item in beat.producer_data_set}
         serve_checks(session, call, session.producer_groups)
-        for data in beat.consumer_data_set:
-            await _take_in(session, call, data)
+        failure: GatewayError | None = None
+        for data in beat.consumer_data_set:  # one that may not consume keeps no other away
+            try:
+                await _take_in(session, call, data)
+            except GatewayError as error:
+                failure = error
+    if failure is not None:
+        raise failure
     return command.answer()
 
 

@@ -255,6 +255,57 @@ async def test_a_queue_that_a_client_gets_anew_begins_with_what_it_dropped(
     assert sorted(found) == [b"one", b"two"]
 
 
+def heartbeat(**topics: str) -> bytes:
+    """Of one client: group → topic."""
+    groups = [
+        ConsumerData(
+            group_name=group,
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=[SubscriptionData(topic=topic)],
+        )
+        for group, topic in topics.items()
+    ]
+    return encode_body(HeartbeatData(client_id="c1", consumer_data_set=groups))
+
+
+async def test_a_group_that_may_not_consume_keeps_no_other_away(
+    client: Client, services: FakeServices
+) -> None:
+    """One client, one heartbeat, two groups: the second is in whatever becomes of the first."""
+    services.broker.topics |= {"Closed", "T"}
+    services.denied.add(("consume", "Closed"))
+    answer = await client.ask(RequestCode.HEART_BEAT, heartbeat(closed="Closed", g="T"))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    answer = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+    assert json.loads(answer.body) == {"consumerIdList": ["c1"]}
+
+
+async def test_a_pull_waits_for_the_heartbeat_before_it(
+    client: Client, services: FakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a push consumer whose group is just being opened would read by offset."""
+    services.broker.topics.add("T")
+    await client.send("T", b"one")
+    put, gate = services.directory.put, asyncio.Event()
+
+    async def slow(puts: Sequence[Put]) -> list[PutResult]:
+        await gate.wait()
+        return await put(puts)
+
+    monkeypatch.setattr(services.directory, "put", slow)
+    beat = client.ask(RequestCode.HEART_BEAT, heartbeat(first="T", g="T"))
+    joining = asyncio.ensure_future(beat)
+    await client.ask(9999)  # the heartbeat has come
+    pulling = asyncio.ensure_future(client.pull("g", "T"))
+    await client.ask(9999)
+    gate.set()
+    await joining
+    assert bodies(await pulling) == [b"one"]
+    await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, bname=BROKER, **COMMIT)
+    await client.remoting.close()
+    await assert_nothing_left(services)
+
+
 async def test_an_orderly_consumer_gives_a_message_up(
     client: Client, services: FakeServices
 ) -> None:
