@@ -54,7 +54,11 @@ class Places:
             members = (plan.queue, *plan.lights)
             rows.append([queues.setdefault(queue, len(queues)) for queue in members])
         self.queues = list(queues)
-        self.pair_counts = np.array([plan.pair_count for plan in plans])[set_indexes]
+        counts = [plan.pair_count for plan in plans]
+        self.pair_count = counts[0] if counts.count(counts[0]) == len(counts) else -1
+        """Light queues of each item; -1: they differ."""
+
+        self.pair_counts = np.array(counts)[set_indexes] if self.pair_count < 0 else None
         width = max([len(row) for row in rows])
         # 16 bits where they suffice: numpy sorts those in linear time
         kind = np.int16 if len(queues) < 1 << 15 else np.int64
@@ -65,24 +69,41 @@ class Places:
         self.numbers = np.array([queue.number if queue is not None else 0 for queue in queues])
         self.offsets = np.zeros(self.members.shape, dtype=np.int64)
 
+    @property
+    def table_bytes(self) -> int:
+        """What the entries of all items take."""
+        count = len(self.members)
+        pairs = self.pair_count * count if self.pair_counts is None else self.pair_counts.sum()
+        return ENTRY.size * count + PAIR.size * int(pairs)
+
     def take(self, positions: Matrix) -> None:
         """Enter every item in its queues, in item order."""
-        if len(self.members) == 0:
-            return
         flat, width = self.members.ravel(), self.members.shape[1]
-        order = np.argsort(flat, kind="stable")
-        edges = np.searchsorted(flat[order], np.arange(len(self.queues) + 1))
-        entries = positions.astype(np.uint64)[order // width]
+        if len(flat) == 0:
+            return
+        entries, order = positions.astype(np.uint64), None
+        if width > 1 or not (flat[1:] >= flat[:-1]).all():  # else each queue's are one stretch
+            order = np.argsort(flat, kind="stable")
+            flat, entries = flat[order], entries[order // width]
+        bounds = np.searchsorted(flat, np.arange(len(self.queues) + 1)).tolist()
         offsets = np.zeros(len(flat), dtype=np.int64)
-        bounds = edges.tolist()
-        for index, queue in enumerate(self.queues):
-            first, last = bounds[index], bounds[index + 1]
+        for queue, first, last in zip(self.queues, bounds, bounds[1:], strict=False):
             if queue is None or first == last:
                 continue
             offsets[first:last] = np.arange(queue.next, queue.next + last - first)
             queue.next += last - first
             queue.entries.frombytes(entries[first:last].tobytes())
-        self.offsets.ravel()[order] = offsets
+        if order is None:
+            self.offsets = offsets[:, None]
+        else:
+            self.offsets.ravel()[order] = offsets
+
+    def reported(self) -> Matrix:
+        """Offset of each item in its message queue; -1: it is in none."""
+        offsets = self.offsets[:, 0]
+        if None not in self.queues:
+            return offsets
+        return np.where(self.numbers[self.members[:, 0]] != 0, offsets, -1)
 
 
 def patch(
@@ -101,13 +122,14 @@ def patch(
     plain = pairs.view(np.uint8)
     time = np.frombuffer(ms.to_bytes(8, "big"), dtype=np.uint8)
     data = np.frombuffer(body, dtype=np.uint8)
+    length, first = int(lengths[0]), int(starts[0])
+    if (lengths == length).all():
+        rows = data[first : first + length * count].reshape(count, length)
+        if not (rows[:, SYS_FLAG_LOW_AT] & BORN_V6).any():
+            rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = plain
+            rows[:, STORE_TIME_AT : STORE_TIME_AT + 8] = time
+            return
     is_v6 = (data[starts + SYS_FLAG_LOW_AT] & BORN_V6) != 0
-    has_ipv6, length = bool(is_v6.any()), int(lengths[0])
-    if (lengths == length).all() and not has_ipv6:
-        rows = data[int(starts[0]) : int(starts[0]) + length * count].reshape(count, length)
-        rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = plain
-        rows[:, STORE_TIME_AT : STORE_TIME_AT + 8] = time
-        return
     column = starts[:, None]
     data[column + np.arange(QUEUE_OFFSET_AT, QUEUE_OFFSET_AT + 16)] = plain
     store_time = column + np.where(is_v6, STORE_TIME_AT_V6, STORE_TIME_AT)[:, None]
@@ -134,14 +156,13 @@ def checksums(
 def entry_table(columns: dict[str, Any], places: Places) -> bytes:
     """The rows of all items, in item order; their sizes differ by pair count."""
     counts = places.pair_counts
-    kinds = np.unique(counts)
-    if len(kinds) == 1:
-        only: bytes = _rows(columns, places, int(kinds[0]), slice(None)).tobytes()
+    if counts is None:
+        only: bytes = _rows(columns, places, places.pair_count, slice(None)).tobytes()
         return only
     sizes = ENTRY.size + PAIR.size * counts
     starts = np.cumsum(sizes) - sizes
     table = np.empty(int(sizes.sum()), dtype=np.uint8)
-    for kind in kinds.tolist():
+    for kind in np.unique(counts).tolist():
         chosen = np.nonzero(counts == kind)[0]
         rows = _rows(columns, places, kind, chosen)
         size = rows.dtype.itemsize
@@ -219,8 +240,7 @@ class Bulk:
         *records* become part of the log: they are changed, and kept.
         """
         entries, places, lengths = core.entries, self._places, self._lengths
-        table_bytes = ENTRY.size * self.count + PAIR.size * int(places.pair_counts.sum())
-        block = OpenBlock(core, records, table_bytes)
+        block = OpenBlock(core, records, places.table_bytes)
         ends = np.cumsum(lengths) + block.start
         starts = ends - lengths
         positions = starts + block.records_at
@@ -240,8 +260,7 @@ class Bulk:
         entries.orders.frombytes(self._orders.tobytes())
         entries.flags.frombytes(self.flags.astype(np.uint16).tobytes())
         block.close([rows], self.count, self.plans, **frame)
-        is_in_queue = places.numbers[places.members[:, 0]] != 0
-        return _as_array("Q", positions), _as_array("q", np.where(is_in_queue, offsets, -1))
+        return _as_array("Q", positions), _as_array("q", places.reported())
 
 
 def _as_array(code: str, column: Matrix) -> "array[int]":
