@@ -410,7 +410,11 @@ class Decider:
 
         A message group hashes over all stores of the topic, so that every gateway agrees; a
         publisher's client id is chosen once per connection, among those that are up, and kept.
+        QoS 2 has its store by the client id alone: a resend at any gateway, over whatever link
+        comes and goes, must meet the once-key of the first attempt.
         """
+        if head.qos == 2 and not decided.is_order_best_effort:
+            return rendezvous(head.order_key, writable)
         up = [name for name in writable if cluster.links[name].state is LinkState.UP]
         if head.is_fifo:
             broker = rendezvous(head.order_key, writable)
