@@ -38,11 +38,12 @@ class GatewayTopics:
         self._types: dict[tuple[str, str], tuple[str, float]] = {}
         """(cluster, topic) → its message type, and until when that holds."""
 
-    async def find(self, topic: str) -> TopicInfo | None:
+    async def find(self, topic: str, *, with_type: bool = True) -> TopicInfo | None:
         for cluster in self._homes(topic):
             route = await cluster.routes.load(topic)
             if route is not None:
-                return _info(cluster, route, await self._type_of(cluster, route))
+                kind = await self._type_of(cluster, route) if with_type else ""
+                return _info(cluster, route, kind)
         return None
 
     async def _type_of(self, cluster: ClusterClient, route: TopicRoute) -> str:

@@ -545,8 +545,12 @@ class GroupPolicy(NamedTuple):
 class Topics(Protocol):
     """Topics and their message queues, from the route cache."""
 
-    async def find(self, topic: str) -> TopicInfo | None:
-        """None: no such topic in the cluster that the routes name for it."""
+    async def find(self, topic: str, *, with_type: bool = True) -> TopicInfo | None:
+        """
+        None: no such topic in the cluster that the routes name for it.
+
+        Without *with_type* its message type is left out: a store need not be asked for it.
+        """
         ...
 
     async def create(self, topic: str, *, queue_count: int = 4) -> TopicInfo:

@@ -89,7 +89,7 @@ class Front:
         now = clock.monotonic()
         if self._missing.get(full, 0.0) > now:
             return None
-        info = await self.services.topics.find(full)
+        info = await self.services.topics.find(full, with_type=False)
         if info is not None:
             return info
         if self._may_make(call, name, full):

@@ -227,7 +227,7 @@ class FakeTopics:
         self.types: dict[str, str] = {}
         self.groups: dict[str, GroupPolicy] = {}
 
-    async def find(self, topic: str) -> TopicInfo | None:
+    async def find(self, topic: str, *, with_type: bool = True) -> TopicInfo | None:
         if topic not in self._broker.topics:
             return None
         queues = tuple((BROKER, number, 6) for number in range(QUEUES_PER_TOPIC))
