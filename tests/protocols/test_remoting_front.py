@@ -335,9 +335,9 @@ async def test_a_client_that_leaves_has_committed_before(
     assert bodies(await client.pull("g", "T")) == [b"one"]
     find, gate = services.topics.find, asyncio.Event()
 
-    async def slow(topic: str) -> TopicInfo | None:
+    async def slow(topic: str, *, with_type: bool = True) -> TopicInfo | None:
         await gate.wait()
-        return await find(topic)
+        return await find(topic, with_type=with_type)
 
     monkeypatch.setattr(services.topics, "find", slow)
     commit = asyncio.ensure_future(client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **COMMIT))
