@@ -31,6 +31,9 @@ routes:
 """
 
 
+NO_LINK = "bridge rabbit: no connection"
+
+
 class Site(NamedTuple):
     gateway: Daemon
     rabbit: RabbitMq
@@ -108,11 +111,12 @@ async def test_both_ways(site: Site, channel: BlockingChannel) -> None:
 async def test_a_closed_channel_is_opened_again(site: Site, channel: BlockingChannel) -> None:
     """Its exchange went, so the broker closed our channel; there is one again, and all goes on."""
     links = site.gateway.log().count("bridge rabbit is up")
+    faults = site.gateway.log().count(NO_LINK)
     async with here(site, "b") as client:
         await client.subscribe(SubscribeItem("far/orders/8/#", 1))
         channel.exchange_delete("plant")
         await client.publish("up/later", b"nowhere to go", 1)
-        wait_until(lambda: "bridge rabbit: no connection" in site.gateway.log(), "the fault")
+        wait_until(lambda: site.gateway.log().count(NO_LINK) > faults, "the fault")
         channel.exchange_declare("plant", "topic", durable=True)
         wait_until(lambda: site.gateway.log().count("bridge rabbit is up") > links, "the link")
         channel.queue_declare("later")
