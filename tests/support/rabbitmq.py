@@ -19,7 +19,7 @@ from typing import Self
 import pytest
 
 PROGRAM = shutil.which("rabbitmq-server") or "/usr/lib/rabbitmq/bin/rabbitmq-server"
-READY_S_MAX = 120.0
+READY_S_MAX = 300.0
 STOP_S_MAX = 20.0
 
 
