@@ -47,11 +47,8 @@ peers:
 
 test: dev-tools $(VENV)/.spark peers compiled ## everything: unit, real clients, Java, Spark
 	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" $(PYTEST) \
-		tests/protocols/test_compiled.py tests/protocols/test_mqtt_*.py \
-		tests/protocols/test_remoting_*.py tests/protocols/test_driver.py \
-		tests/gateway/test_pipeline*.py tests/gateway/test_deliveries.py \
-		tests/gateway/test_kinds.py tests/store/test_engine_unacked.py \
-		tests/store/test_server_gateways.py
+		tests/protocols tests/store tests/gateway/test_pipeline*.py \
+		tests/gateway/test_deliveries.py tests/gateway/test_kinds.py
 	$(BIN)/python -m pytest -m "not bench" $(PYTEST)
 
 unit: dev-tools compiled ## what needs no other program; under a minute
