@@ -96,8 +96,6 @@ def _decode_v2(header: bytes) -> Proxied:
     size = {0x1: 4, 0x2: 16}.get(family >> 4, 0)
     if not size:  # unspecified or a Unix socket: nothing that has an address
         skipped = V2_UNIX_BYTES if family >> 4 == 0x3 else 0
-        if len(rest) < skipped:
-            raise PeerError("a PROXY header without its addresses")
         return Proxied(certificate_name=_certificate_name(rest[skipped:]))
     if family & 0xF != 0x1 or len(rest) < 2 * size + 4:
         raise PeerError("a PROXY header without its addresses")

@@ -69,7 +69,6 @@ def test_legal_headers(header: bytes, expected: Proxied) -> None:
         b"PROXY TCP4 1.1.1.256 2.2.2.2 1 2\r\n",
         b"PROXY UNKNOWN" + b" " * 100,
         b"PROXY TCP4 \r\n",
-        v2(b"", family=0x31),
         v2(V4, command=0x31),
         v2(V4, command=0x22),
         v2(V4[:8]),
