@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar, overload
 
 from protocols.errors import Code, GatewayError
+from protocols.remoting.records import split_records
 
 T = TypeVar("T")
 
@@ -301,14 +302,7 @@ class ReadResult(NamedTuple):
     @property
     def records(self) -> list[bytes]:
         """One by one."""
-        found: list[bytes] = []
-        for piece in self.pieces:
-            at = 0
-            while at < len(piece):
-                size = int.from_bytes(piece[at : at + 4], "big")
-                found.append(bytes(piece[at : at + size]))
-                at += size
-        return found
+        return [record for piece in self.pieces for record in split_records(piece)]
 
 
 # ── driver side ─────────────────────────────────────────────────────────────────────────

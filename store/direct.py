@@ -83,12 +83,11 @@ class DirectWriter:
         if offset % PAGE_BYTES + size > DIRECT_BYTES:
             return False
         with self._lock:
-            buffer = self._ready(name)
+            buffer = self._ready(name, offset)
             if buffer is None:
                 return False
             at = offset % PAGE_BYTES
             start = offset - at
-            self._restore(buffer, offset, at)
             for piece in buffers:
                 end = at + len(piece)
                 buffer[at:end] = piece
@@ -109,23 +108,23 @@ class DirectWriter:
                 self._start, self._end = start, start + end
         return True
 
-    def _ready(self, name: str) -> mmap | None:
-        """The buffer, once *name* is open; None: not here, or not so."""
+    def _ready(self, name: str, offset: int) -> mmap | None:
+        """The buffer, with what its first page has before *offset*; None: not here, or not so."""
         if not self.is_possible or (name != self._name and not self._open(name)):
             self._end = -1
             return None
         if self._buffer is None:
             self._buffer = aligned(DIRECT_BYTES)
+        self._restore(self._buffer, offset, offset % PAGE_BYTES)
         return self._buffer
 
     def _write_pieces(self, name: str, offset: int, buffers: Sequence[Buffer]) -> bool:
         """Through one aligned buffer, as often as it takes; each time it is full it is durable."""
-        buffer = self._ready(name)
+        buffer = self._ready(name, offset)
         if buffer is None:
             return False
         at = offset % PAGE_BYTES
         start = offset - at
-        self._restore(buffer, offset, at)
         for piece in buffers:
             rest: Buffer = piece
             while len(rest) > DIRECT_BYTES - at:

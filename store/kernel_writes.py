@@ -56,7 +56,6 @@ class KernelWriter:
         self._block = ctypes.create_string_buffer(_CONTROL_BLOCK.size)
         self._pointer = (ctypes.c_void_p * 1)(ctypes.addressof(self._block))
         self._event = ctypes.create_string_buffer(_EVENT.size)
-        self.is_busy = False
 
     def fileno(self) -> int:
         return self._descriptor
@@ -73,8 +72,7 @@ class KernelWriter:
             _TELL_DESCRIPTOR, self._descriptor,
         )  # fmt: skip
         pointer = ctypes.addressof(self._pointer)
-        self.is_busy = self._call(self._submit, self._context, 1, pointer, 0, 0) == 1
-        return self.is_busy
+        return bool(self._call(self._submit, self._context, 1, pointer, 0, 0) == 1)
 
     def take_result(self) -> int | None:
         """Bytes written, or minus the error's number; None: not done yet."""
@@ -85,7 +83,6 @@ class KernelWriter:
         event = ctypes.addressof(self._event)
         if self._call(self._get_events, self._context, 0, 1, event, 0) != 1:
             return None
-        self.is_busy = False
         result: int = _EVENT.unpack(self._event.raw)[2]
         return result
 

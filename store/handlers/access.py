@@ -6,7 +6,6 @@ need not sign again. Users come in where ``store.auth`` says so: they sign each 
 private codes, and do what their rights allow. What is refused is answered NO_PERMISSION.
 """
 
-import logging
 from typing import Final
 
 from protocols.errors import PeerError
@@ -19,8 +18,6 @@ from store.handlers.connection import Connection
 from store.handlers.context import Context
 from store.handlers.needs import needs_of
 from store.handlers.users import find_acl, find_user
-
-logger = logging.getLogger("tidegate.store")
 
 PRIVATE_CODES: Final = range(20000, 21000)
 NO_CREDENTIAL: Final = "this store asks for the cluster's credential"

@@ -70,6 +70,12 @@ class Run:
                 self.changed.clear()
                 await self.changed.wait()
 
+    async def until_failed(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.errors:
+                self.changed.clear()
+                await self.changed.wait()
+
     def _on_done(self, batch: object, seconds: float) -> None:
         self.done.append(batch)  # type: ignore[arg-type]  # what was handed in
         self.changed.set()
@@ -210,10 +216,7 @@ async def test_an_error_of_the_kernel_ends_it(disk: RealDisk) -> None:
     run = Run(disk, kernel=Broken(disk, -EIO))
     run.committer.submit(blocks.batch(100))
     run.committer.submit(blocks.batch(100))
-    async with asyncio.timeout(PATIENCE_S):
-        while not run.errors:
-            run.changed.clear()
-            await run.changed.wait()
+    await run.until_failed()
     assert [str(error) for error in run.errors] == ["[Errno 5] Input/output error"]
     assert (run.done, run.committer.has_room) == ([], False)
     await run.committer.close()
@@ -226,10 +229,7 @@ async def test_what_the_kernel_cannot_begin_fails_in_the_thread(disk: RealDisk) 
     disk.unlink(blocks.segment.name)
     run.committer.submit(blocks.batch(100))
     run.committer.submit(blocks.batch(100))
-    async with asyncio.timeout(PATIENCE_S):
-        while not run.errors:
-            run.changed.clear()
-            await run.changed.wait()
+    await run.until_failed()
     assert [type(error) for error in run.errors] == [FileNotFoundError]
     assert (run.done, run.committer.has_room) == ([], False)
     await run.committer.close()
