@@ -17,7 +17,7 @@ from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, GatewayError, PeerError, Refused
 from protocols.pipeline import BrokerAnswer
-from protocols.remoting.bodies import parse
+from protocols.remoting.bodies import encode_object_map, parse
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field, text_field
@@ -87,7 +87,12 @@ def _first(command: RemotingCommand, found: Sequence[tuple[str, BrokerAnswer]]) 
     """The first that could say something; else why none could."""
     answers = [answer for _, answer in found]
     chosen = next((each for each in answers if each.code == ResponseCode.SUCCESS), answers[0])
-    return command.answer(chosen.code, dict(chosen.fields), chosen.body, remark=chosen.remark)
+    return as_said(command, chosen)
+
+
+def as_said(command: RemotingCommand, answer: BrokerAnswer) -> RemotingCommand:
+    """The answer of a broker, handed on."""
+    return command.answer(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
 
 
 def require(session: "Session", call: Call, topic: str, group: str, *operations: str) -> None:
@@ -327,12 +332,8 @@ def _merged(
 
 
 def _encode_table(table: Mapping[Any, Any], members: Mapping[str, Any]) -> bytes:
-    """As ``encode_object_map``: the keys are objects."""
-    encode = msgspec.json.encode
-    rows = []
+    items: list[tuple[object, object]] = []
     for key, value in table.items():
         named: dict[str, Any] = dict(key)
-        named["queueId"] = int(named.get("queueId", 0))
-        rows.append(encode(named) + b":" + encode(value))
-    rest = b"".join([b"," + encode(name) + b":" + encode(value) for name, value in members.items()])
-    return b'{"' + TABLE.encode() + b'":{' + b",".join(rows) + b"}" + rest + b"}"
+        items.append((named | {"queueId": int(named.get("queueId", 0))}, value))
+    return encode_object_map(TABLE, items, **members)

@@ -438,9 +438,7 @@ class ProducerConnection(_Body):
 
 
 def encode_object_map(
-    name: str,
-    items: Iterable[tuple[msgspec.Struct, msgspec.Struct | int]],
-    **members: float | int | str,
+    name: str, items: Iterable[tuple[object, object]], /, **members: object
 ) -> bytes:
     """
     ``{"name":{ {key object}:value, … }, members…}``: a Java map whose keys are objects.

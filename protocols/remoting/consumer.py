@@ -61,6 +61,12 @@ holds of a queue that it has not named for so long goes to others.
 """
 
 
+def check_consume(services: Services, call: Call, topic: str, group: str) -> None:
+    """Raises Refused unless the ACL lets *group* read *topic*."""
+    if not services.permission.is_allowed(call, "consume", subject=topic, topic=topic, group=group):
+        raise Refused(Code.FORBIDDEN, topic, "the ACL does not allow this consumer")
+
+
 class Consumer:
     """State of one (connection, group)."""
 
@@ -119,10 +125,7 @@ class Consumer:
         if spec is not None:
             return spec
         call = self._call
-        if not self._services.permission.is_allowed(
-            call, "consume", subject=topic, topic=topic, group=self.group
-        ):
-            raise Refused(Code.FORBIDDEN, topic, "the ACL does not allow this consumer")
+        check_consume(self._services, call, topic, self.group)
         info = await self._services.topics.find(qualified(call.tenant, topic))
         if info is None:
             raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")

@@ -17,6 +17,7 @@ from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, GatewayError, PeerError, Refused
 from protocols.pipeline import BrokerAnswer, TopicInfo
+from protocols.remoting.asking import as_said
 from protocols.remoting.bodies import (
     AssignmentAnswer,
     BatchAckBody,
@@ -28,6 +29,7 @@ from protocols.remoting.bodies import (
 )
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.consumer import check_consume
 from protocols.remoting.handles import (
     PopHandle,
     decode_message_offsets,
@@ -64,7 +66,7 @@ async def pop(session: "Session", call: Call, command: RemotingCommand) -> Remot
     )
     if answer.code == ResponseCode.SUCCESS and not session.peer.is_open:
         await _give_back(session, answer, topic, group, broker)
-    return _as_said(command, answer)
+    return as_said(command, answer)
 
 
 async def change(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
@@ -73,7 +75,7 @@ async def change(session: "Session", call: Call, command: RemotingCommand) -> Re
     fields = {**command.fields, "topic": topic, "consumerGroup": group}
     broker = await _broker(session, call, command)
     brokers = session.host.services.brokers
-    return _as_said(command, await brokers.ask(topic, broker, command.code, fields))
+    return as_said(command, await brokers.ask(topic, broker, command.code, fields))
 
 
 async def ack(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
@@ -82,7 +84,7 @@ async def ack(session: "Session", call: Call, command: RemotingCommand) -> Remot
     fields = {**command.fields, "topic": topic, "consumerGroup": group}
     broker = await _broker(session, call, command)
     answer = await _insist(session, topic, broker, command, fields)
-    return _as_said(command, answer)
+    return as_said(command, answer)
 
 
 async def _insist(
@@ -115,11 +117,11 @@ async def batch_ack(session: "Session", call: Call, command: RemotingCommand) ->
     if len(body.acks) > BODY_ACKS_MAX:
         raise Refused(Code.BAD_REQUEST, "acks", f"more than {BODY_ACKS_MAX}")
     for ack in body.acks:
-        _check(session, call, ack.t, ack.c)
+        check_consume(session.host.services, call, ack.t, ack.c)
         ack.t, ack.c = qualified(call.tenant, ack.t), qualified(call.tenant, ack.c)
     broker = body.broker_name or command.fields.get("bname", "")
     topic, data = body.acks[0].t, encode_body(body)
-    return _as_said(command, await _insist(session, topic, broker, command, command.fields, data))
+    return as_said(command, await _insist(session, topic, broker, command, command.fields, data))
 
 
 async def notification(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
@@ -130,26 +132,15 @@ async def notification(session: "Session", call: Call, command: RemotingCommand)
     broker = await _broker(session, call, command)
     brokers = session.host.services.brokers
     answer = await brokers.ask(topic, broker, command.code, fields, wait_ms=wait_ms)
-    return _as_said(command, answer)
-
-
-def _as_said(command: RemotingCommand, answer: BrokerAnswer) -> RemotingCommand:
-    return command.answer(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
+    return as_said(command, answer)
 
 
 def _named(session: "Session", call: Call, command: RemotingCommand) -> tuple[str, str]:
     """(topic, group) as stored. Raises Refused."""
     topic = text_field(command.fields, "topic")
     group = text_field(command.fields, "consumerGroup")
-    _check(session, call, topic, group)
+    check_consume(session.host.services, call, topic, group)
     return qualified(call.tenant, topic), qualified(call.tenant, group)
-
-
-def _check(session: "Session", call: Call, topic: str, group: str) -> None:
-    if not session.host.services.permission.is_allowed(
-        call, "consume", subject=topic, topic=topic, group=group
-    ):
-        raise Refused(Code.FORBIDDEN, topic, "the ACL does not allow this consumer")
 
 
 async def _broker(session: "Session", call: Call, command: RemotingCommand) -> str:

@@ -7,6 +7,7 @@ from protocols.canonical import Call, StoredMessage
 from protocols.errors import Code, Refused
 from protocols.remoting.codes import PullFlag, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.consumer import check_consume
 from protocols.remoting.headers import PullHeader, int_field, pull_header, text_field
 from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import RETRY_BROKER, Wants, is_retry_topic, parse_filter, qualified
@@ -64,7 +65,7 @@ async def _read(
     wait_ms: int,
 ) -> RemotingCommand:
     """Exactly by offset: no state but what the client commits."""
-    _check_consume(session, call, queue.topic, header.group)
+    check_consume(session.host.services, call, queue.topic, header.group)
     consumer = session.consumers.get(header.group)
     if consumer is not None:
         wants = consumer.wants(queue.topic, header)
@@ -135,13 +136,6 @@ async def _queue(session: "Session", call: Call, topic: str, broker: str, queue_
         if number == queue_id:
             return Queue(topic, name, queue_id)
     raise Refused(Code.ILLEGAL_OFFSET, topic, f"it has no queue {queue_id}")
-
-
-def _check_consume(session: "Session", call: Call, topic: str, group: str) -> None:
-    if not session.host.services.permission.is_allowed(
-        call, "consume", subject=topic, topic=topic, group=group
-    ):
-        raise Refused(Code.FORBIDDEN, topic, "the ACL does not allow this consumer")
 
 
 # ── offsets ─────────────────────────────────────────────────────────────────────────────

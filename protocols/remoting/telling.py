@@ -114,8 +114,7 @@ async def running_info(session: "Session", call: Call, command: RemotingCommand)
         "jstackEnable": command.fields.get("jstackEnable", "false"),
     }
     asked = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
-    answer = await member.peer.request(asked, RELAY_S)
-    return command.answer(answer.code, {}, answer.body, remark=answer.remark)
+    return await _relay(command, member, asked)
 
 
 async def consume_directly(
@@ -130,5 +129,12 @@ async def consume_directly(
     broker, record = await find_message(session, call, topic, position)
     fields = {**command.fields, "clientId": member.client_id, "brokerName": broker}
     asked = RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, record)
+    return await _relay(command, member, asked)
+
+
+async def _relay(
+    command: RemotingCommand, member: "Session", asked: RemotingCommand
+) -> RemotingCommand:
+    """What the client says to *asked*, as the answer to *command*."""
     answer = await member.peer.request(asked, RELAY_S)
     return command.answer(answer.code, {}, answer.body, remark=answer.remark)
