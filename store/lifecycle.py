@@ -10,7 +10,7 @@ from protocols.clock import Now
 from store.answers import RecoveryReport, StoreFailed, Woken
 from store.core import Core
 from store.groups.deliveries import Deliveries
-from store.index.adoption import adopt_indexes, connect_index
+from store.index.adoption import adopt_indexes, connect_index, forget_index
 from store.log.format import Kind
 from store.log.recovery import SegmentReader, Tail, find_tail, open_segments, scan, settle_tail
 from store.log.segments import Segment
@@ -105,6 +105,7 @@ class Lifecycle:
         snapshot = usable[0] if usable else None
         if snapshot is None and segments[0].base > 0:
             raise StoreFailed("the start of the log is gone and no snapshot covers it")
+        forget_index(core.disk, segments[-1])
         settle_tail(core.disk, core.config, tail, data)
         for segment in tail.segments:
             log.segments.add(segment)

@@ -57,13 +57,26 @@ def adopt_indexes(
     return scanned_from
 
 
+def forget_index(disk: Disk, last: Segment) -> None:
+    """
+    Before the tail is written anew. The last segment has an index file only if the next one was
+    begun and its name was lost: part of what the file lists may move into the next one now.
+    """
+    name = index_name(last.number)
+    if name in disk.names():
+        disk.unlink(name)
+
+
 def _load_remnants(core: Core, segments: list[Segment], state: dict[str, Any]) -> None:
     """Entries that outlived their segments."""
     rows, targets, expires = state.get("remnants", ((), (), ()))
     core.cold.remnants.load(rows)
     core.entries.targets.update(targets)
     core.entries.expires.update(expires)
-    core.cold.left = {segment.number for segment in segments} & {*state.get("left", ())}
+    # one with a remnant was given up for good, even if the end of its file was lost with the power:
+    # moved once more, its entries would leave places that only the snapshot still knows
+    given_up = {remnant.number for remnant in core.cold.remnants} | {*state.get("left", ())}
+    core.cold.left = {segment.number for segment in segments} & given_up
     for segment in segments[:-1]:  # its end was taken from the next file, which may be far away
         own = core.cold.remnants.get(segment.number)
         above = core.cold.remnants.at_or_after(segment.base)

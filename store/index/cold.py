@@ -79,8 +79,9 @@ class ColdIndex:
             header = decode_header(self._disk.read(name, 0, HEAD_BYTES))
         except (OSError, KeyError):
             return None
-        is_ours = header is not None and header[:3] == (self.log_id, segment.number, segment.base)
-        return header if is_ours else None
+        if header is None or header[:3] != (self.log_id, segment.number, segment.base):
+            return None
+        return header if header.end <= segment.end else None  # else: its tail was written anew
 
     def adopt(self, header: IndexHeader) -> None:
         """From now on this segment's entries are looked up here."""

@@ -1,17 +1,19 @@
-"""Relocation under power failures; many more seeds were run by hand."""
+"""
+Relocation under power failures; many more seeds were run by hand.
 
-import random
+The first four each found a defect: an index file of a segment whose tail was then written anew, and
+segments that were given up, whose files came back with the power.
+"""
 
 from tests.simulation.moving_script import MovingScript
 
 STEPS = 400
+SEEDS = (9246818, 1000129, 1001003, 1002114, 1, 2, 3, 4)
 
 
 def test_relocated_messages_survive_crashes() -> None:
-    """Seeds of each run are new; a failure names its own."""
     relocated = crashes = 0
-    start = random.SystemRandom().randrange(1 << 24)
-    for seed in range(start, start + 8):
+    for seed in SEEDS:
         script = MovingScript(seed)
         try:
             script.run(STEPS)
