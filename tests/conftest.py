@@ -16,8 +16,13 @@ import pytest
 
 from tests.support import paho_sockets
 
-hypothesis.settings.register_profile("unhurried", hypothesis.settings(), deadline=None)
-hypothesis.settings.load_profile("unhurried")  # a loaded machine is slow, not wrong
+SLOW = (hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large)
+hypothesis.settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=SLOW
+)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=10_000)
+hypothesis.settings.load_profile("same")  # a loaded machine is slow, not wrong
+"""The same examples in every run; others: ``--hypothesis-profile=soak``, by hand."""
 
 ROOT = Path(__file__).parent.parent
 OURS = ("gateway", "namesrv", "protocols", "store")

@@ -20,8 +20,9 @@ from spark.session import open_session
 from tests.demo import aggregates, cluster
 from tests.demo.apps import AlarmDesk, post_station_event
 from tests.demo.checks import Check, Stored, check_devices, print_table, read_topic
+from tests.demo.dataset import all_readings
 from tests.demo.devices import Device
-from tests.demo.readings import Reading, all_readings
+from tests.demo.readings import Reading
 from tests.support.processes import Daemons, wait_until
 
 DEVICE_S_MAX = 60.0

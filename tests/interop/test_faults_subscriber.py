@@ -6,7 +6,6 @@ has been delivered every message that was acknowledged to a publisher.
 """
 
 import json
-import os
 import random
 import threading
 from collections import Counter
@@ -20,7 +19,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.demo.cluster import create_topic
 from tests.demo.devices import Device
-from tests.interop.test_faults_kill9 import PUBLISHERS, SHORT, TOPIC, Load, kill_one, lacking
+from tests.interop.test_faults_kill9 import PUBLISHERS, SEED, SHORT, TOPIC, Load, kill_one, lacking
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemons, wait_until
 
@@ -70,9 +69,7 @@ class Watcher:
 
 def test_a_durable_subscriber_misses_nothing(tmp_path: Path) -> None:
     """Subscribed once; after a dozen kills every acknowledged id has come at least once."""
-    seed = int(os.environ.get("TIDEGATE_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     with Daemons(tmp_path) as daemons:
         namesrv = daemons.namesrv()
         stores = [
