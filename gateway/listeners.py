@@ -48,6 +48,8 @@ class Listeners:
         self._sections: dict[str, Section] = {}
         self._ports: dict[str, str] = {}
         self._errors: dict[str, BaseException] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        # adapters that tell their clients; until they end a name is not opened again
         self._opened = asyncio.Event()
         self._is_shut = False
 
@@ -80,6 +82,8 @@ class Listeners:
 
     async def open(self, services: Services) -> None:
         """Open every listener that is not. Raises CannotListen for the first that cannot be."""
+        while self._closing:
+            await asyncio.wait(self._closing)
         if self._is_shut:
             return
         wanted = [name for name in self._sections if name not in self._doors]
@@ -90,7 +94,7 @@ class Listeners:
             self._doors[name] = _Door(self._sections[name], adapter, task)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
-                while missing := [name for name in wanted if name not in self.addresses]:
+                while missing := self._unopened(wanted):
                     await self._next_opened(missing)
         except TimeoutError:
             raise CannotListen(f"listener {missing[0]} did not open") from None
@@ -118,6 +122,10 @@ class Listeners:
             return {**section, "bind": self._ports[name]}
         return section
 
+    def _unopened(self, wanted: list[str]) -> list[str]:
+        """Those still to come; what was closed meanwhile is not."""
+        return [name for name in wanted if name in self._doors and name not in self.addresses]
+
     async def _next_opened(self, missing: list[str]) -> None:
         """Wait until a listener opened. Raises CannotListen if one of *missing* has ended."""
         self._opened.clear()
@@ -126,7 +134,9 @@ class Listeners:
         await asyncio.wait({waiter, *tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         for name, task in tasks.items():
-            if task.done() and name not in self.addresses:
+            door = self._doors.get(name)
+            is_ours = door is not None and door.task is task
+            if task.done() and is_ours and name not in self.addresses:
                 bind = self._sections[name].get("bind")
                 self._doors.pop(name)
                 error = self._errors.pop(name, None)
@@ -142,11 +152,17 @@ class Listeners:
                 raise
             self._errors[name] = error  # a port in use: whoever opens it reports it
         finally:
-            self.addresses.pop(name, None)
+            door = self._doors.get(name)
+            if door is None or door.task is asyncio.current_task():  # not its successor's
+                self.addresses.pop(name, None)
 
     async def _close(self, name: str) -> None:
         door = self._doors.pop(name)
         door.task.cancel()
-        _, pending = await asyncio.wait({door.task}, timeout=CLOSE_S_MAX)
+        self._closing.add(door.task)
+        try:
+            _, pending = await asyncio.wait({door.task}, timeout=CLOSE_S_MAX)
+        finally:
+            self._closing.discard(door.task)
         if pending:
             logger.warning("listener %s did not close within %d s", name, CLOSE_S_MAX)

@@ -276,7 +276,8 @@ class Inbound:
             self._line.end(Reason.SERVER_BUSY, "a PUBREL could not be written down")
             return
         self._connection.open_qos2.discard(packet_id)
-        self._answer(PUBCOMP, packet_id, Code.OK)  # of unknown ids too: they were released
+        # of unknown ids too: they were released; 0x92 would be an error to some clients' callers
+        self._answer(PUBCOMP, packet_id, Code.OK)
         self._line.answered()
 
     # ── answers ─────────────────────────────────────────────────────────────────────────

@@ -325,7 +325,7 @@ class Outbox:
         flight = self.window.flights.get(packet.packet_id)
         version = self._connection.version
         if flight is None:
-            if packet.reason < 0x80:  # 0x92 would be right too; some clients know only 0
+            if packet.reason < 0x80:  # 0x92 is allowed; 0 as from Mosquitto, whose cases want it
                 self._connection.queue(encode_ack(PUBREL, packet.packet_id, 0, version))
             return
         if flight.qos != 2 or flight.stage == Stage.WAITING:

@@ -14,7 +14,7 @@ from protocols.delivery_runs import DeliveryRun
 from protocols.mqtt.encoder import publish_head
 from protocols.mqtt.events import to_structured
 from protocols.mqtt.mapping import packet_properties
-from protocols.mqtt.packets import V5, PacketProperties, PropertyValue
+from protocols.mqtt.packets import V5, PacketProperties
 from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
 from protocols.remoting.records import RecordTemplate, record_parts, take_alike
@@ -120,13 +120,13 @@ class Tail:
         return encoded
 
     def _pairs(self, identifiers: tuple[int, ...], left_s: int, alias: int) -> PacketProperties:
-        pairs: list[tuple[int, PropertyValue]] = []
-        if left_s:
-            pairs.append((Property.MESSAGE_EXPIRY, left_s))
+        """The publisher's in their order, then what is this hop's own: as Mosquitto has them."""
+        pairs = list(packet_properties(property_pairs(self._text)))
         pairs += [(Property.SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
-        pairs += packet_properties(property_pairs(self._text))
         if alias:
             pairs.append((Property.TOPIC_ALIAS, alias))
+        if left_s:
+            pairs.append((Property.MESSAGE_EXPIRY, left_s))
         return tuple(pairs)
 
     def head(self, first: int, tail_size: int) -> bytes:

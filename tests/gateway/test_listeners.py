@@ -1,0 +1,57 @@
+"""Listeners that close and open at once: a lease that ends and is back before all have left."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+from gateway.listeners import Listeners
+from protocols.pipeline import Services
+
+
+class SlowToLeave:
+    """An adapter that tells its clients until it is let go."""
+
+    def __init__(self, name: str, board: "Board") -> None:
+        self._name = name
+        self._board = board
+
+    @classmethod
+    def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:
+        raise NotImplementedError
+
+    async def serve(self, services: Services) -> None:
+        self._board.listeners.opened(self._name, "127.0.0.1", 1000 + self._board.serving)
+        self._board.serving += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._board.leaving.set()
+            await self._board.may_leave.wait()
+
+
+class Board:
+    def __init__(self) -> None:
+        self.listeners = Listeners(lambda name, section: SlowToLeave(name, self))
+        self.serving = 0
+        self.leaving = asyncio.Event()
+        self.may_leave = asyncio.Event()
+
+
+SERVICES = cast(Services, None)
+
+
+async def test_opened_again_while_the_last_ones_leave() -> None:
+    """What opens waits for what closes, and keeps its address when that is gone."""
+    board = Board()
+    await board.listeners.apply({"mqtt": {"bind": "127.0.0.1:1000"}}, SERVICES)
+    closing = asyncio.ensure_future(board.listeners.close())
+    await board.leaving.wait()
+    opening = asyncio.ensure_future(board.listeners.open(SERVICES))
+    await asyncio.sleep(0)
+    assert board.serving == 1
+    board.may_leave.set()
+    await asyncio.gather(closing, opening)
+    assert board.listeners.addresses == {"mqtt": "127.0.0.1:1001"}
+    assert board.listeners.closed_names == []
+    await board.listeners.close()
+    assert board.listeners.closed_names == ["mqtt"]
