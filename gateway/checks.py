@@ -13,6 +13,7 @@ from gateway.config import ADMIN_PROTOCOL, GatewayConfig, ListenerConfig
 from gateway.mosquitto import read_acl_file, read_password_file
 from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
 from gateway.rules import Facts, covers
+from protocols import unix_sockets
 from protocols.canonical import Identity
 from protocols.daemon.documents import Document, KeyPath
 from protocols.daemon.units import is_loopback
@@ -30,6 +31,7 @@ def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
     found = [
         *_repeated_names(config),
         *_open_doors(config),
+        *_socket_files(config),
         *_bridge_targets(config),
         *_partial_mirrors(config),
     ]
@@ -48,6 +50,7 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
         *_unused(config),
         *_odd_weights(config),
         *_denied_tests(config),
+        *_nameless(config),
     ]
     return [f"warning: {document.problem(path, text)}" for path, text in found]
 
@@ -95,6 +98,26 @@ def _open_doors(config: GatewayConfig) -> Iterator[Finding]:
                 ("listeners", name, "bind"),
                 f"{listener.bind} is reachable from outside and there are no users: add "
                 "`users:` (see `tidegate user add`) or bind to 127.0.0.1",
+            )
+
+
+def _socket_files(config: GatewayConfig) -> Iterator[Finding]:
+    for name, listener in config.listeners.items():
+        if listener.protocol != "mqtt" and unix_sockets.path_of(listener.bind):
+            yield ("listeners", name, "bind"), "only MQTT listens on socket files"
+
+
+def _nameless(config: GatewayConfig) -> Iterator[Finding]:
+    """``anonymous: true`` is meant for a listener whose ACL says what the nameless may."""
+    if config.acl is not None or config.acl_file is not None:
+        return
+    for name, listener in config.listeners.items():
+        of_all, own = config.mqtt.model_extra or {}, listener.model_extra or {}
+        is_asked = listener.protocol == "mqtt" and listener.enabled
+        if is_asked and {**of_all, **own}.get("anonymous") is True:
+            yield (
+                ("listeners", name, "bind"),
+                "lets everybody in without a name, and no `acl:` says what they may",
             )
 
 

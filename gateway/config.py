@@ -37,8 +37,8 @@ from protocols.daemon.config import (
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
 from protocols.daemon.units import (
-    Address,
     Addresses,
+    Bind,
     Bytes,
     Count,
     DurationMs,
@@ -208,8 +208,8 @@ class ListenerConfig(ConfigModel):
     protocol: str
     """``mqtt``, ``amqp``, ``cloudevents``, ``grpc``, ``remoting``, ``admin`` or a plug-in's."""
 
-    bind: Address
-    """``host:port``; port 0 takes any, the ready line says which."""
+    bind: Bind
+    """``host:port``; port 0 takes any, the ready line says which. MQTT also: ``unix:<file>``."""
 
     enabled: bool = True
     """False: leave a default listener out."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from protocols import unix_sockets
 from protocols.driver import split_bind
 
 
@@ -9,7 +10,7 @@ def guide(addresses: Mapping[str, str], *, token: str = "") -> str:
     """A text for the terminal, made of the addresses that are really bound."""
     lines = ["", "Tidegate is up. Try, in another terminal:", ""]
     for name, make in _LINES.items():
-        if name in addresses:
+        if name in addresses and not unix_sockets.path_of(addresses[name]):
             host, port = split_bind(addresses[name])
             lines += [f"  {line}" for line in make(host, port)]
             lines.append("")

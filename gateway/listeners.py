@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from protocols import unix_sockets
 from protocols.adapter import ProtocolAdapter, Refreshable
 from protocols.driver import split_bind
 from protocols.errors import GatewayError
@@ -56,7 +57,8 @@ class Listeners:
     def opened(self, name: str, host: str, port: int) -> None:
         """For adapters: ``Services.listening``."""
         shown = f"[{host}]" if ":" in host else host
-        self.addresses[name] = self._ports[name] = f"{shown}:{port}"
+        address = host if host.startswith(unix_sockets.PREFIX) else f"{shown}:{port}"
+        self.addresses[name] = self._ports[name] = address
         self._opened.set()
 
     @property
@@ -118,7 +120,8 @@ class Listeners:
     def _section_with_port(self, name: str) -> Section:
         """Port 0 is taken once: when a listener opens again, its clients look where it was."""
         section = self._sections[name]
-        if name in self._ports and split_bind(str(section["bind"]))[1] == 0:
+        bind = str(section["bind"])
+        if name in self._ports and not unix_sockets.path_of(bind) and split_bind(bind)[1] == 0:
             return {**section, "bind": self._ports[name]}
         return section
 

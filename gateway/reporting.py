@@ -9,6 +9,7 @@ from gateway.config import GatewayConfig
 from gateway.metrics import Registry
 from gateway.pipeline import GatewayPipeline
 from gateway.registration import Facts
+from protocols import unix_sockets
 from protocols.remoting.discovery import GatewayListener
 
 
@@ -42,12 +43,13 @@ def count_cluster(metrics: Registry, name: str, cluster: ClusterClient) -> None:
 
 
 def reached_at(config: GatewayConfig, addresses: Mapping[str, str]) -> dict[str, str]:
-    """Listener → ``host:port`` that clients reach it by."""
+    """Listener → ``host:port`` that clients of other machines reach it by."""
     listeners = config.listeners
-    return {
+    found = {
         name: (listeners[name].advertise or address) if name in listeners else address
         for name, address in addresses.items()
     }
+    return {name: item for name, item in found.items() if not item.startswith(unix_sockets.PREFIX)}
 
 
 def doors(config: GatewayConfig, addresses: Mapping[str, str]) -> dict[str, GatewayListener]:

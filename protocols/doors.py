@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from protocols import clock, proxying
+from protocols import clock, proxying, unix_sockets
 from protocols.daemon.units import Rate, Texts
 from protocols.driver import Driver, listen, split_bind
 from protocols.errors import PeerError
@@ -123,6 +123,17 @@ class Door:
         }
 
     async def open(self, bind: str) -> None:
+        if path := unix_sockets.path_of(bind):
+            self.sockets.append(unix_sockets.listening(path))
+        else:
+            await self._open_addresses(bind)
+        for one in self.sockets:
+            one.setblocking(False)
+        self._set_reading(True)
+        if self.certificates is not None:
+            self._later(CHECK_S, self._check)
+
+    async def _open_addresses(self, bind: str) -> None:
         host, port = split_bind(bind)
         found = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -137,11 +148,6 @@ class Door:
         except OSError:
             self.close()
             raise
-        for one in self.sockets:
-            one.setblocking(False)
-        self._set_reading(True)
-        if self.certificates is not None:
-            self._later(CHECK_S, self._check)
 
     def refresh(self) -> None:
         """Read the certificate files again if they changed."""
@@ -191,7 +197,8 @@ class Door:
                 return
             self._allowed -= 1
             accepted.setblocking(False)
-            self._tasks.start(self._welcome(accepted, str(address[0])), name="welcome")
+            host = str(address[0]) if isinstance(address, tuple) else "unix"
+            self._tasks.start(self._welcome(accepted, host), name="welcome")
 
     def _wait_s(self) -> float:
         """How long until one more may come in; 0: now."""
@@ -225,7 +232,8 @@ class Door:
     async def _welcome(self, accepted: socket.socket, address: str) -> None:
         """From accept to the protocol's ``connection_made``; a failure closes the socket."""
         try:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._settings.proxy_protocol and not await self._has_header(accepted, address):
                 accepted.close()
                 return

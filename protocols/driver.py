@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from protocols import clock
+from protocols import clock, unix_sockets
 from protocols.proxying import proxied
 
 logger = logging.getLogger("tidegate.driver")
@@ -144,7 +144,10 @@ class Driver(Generic[E]):
         transport = self.transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "")
+        if isinstance(name, tuple):
+            self.peer = f"{name[0]}:{name[1]}"
+        else:
+            self.peer = str(name or "") or unix_sockets.next_peer()
         if self.proxied is not None and self.proxied.peer:
             self.peer = self.proxied.peer
         if self._opened is not None:
@@ -317,7 +320,11 @@ async def listen(
     backlog: int = 1024,
     reuse_port: bool = False,
 ) -> asyncio.Server:
-    """Open a listener; the bound port is ``server.sockets[0].getsockname()[1]``."""
+    """Open a listener, on a socket file without TLS; the port: ``sockets[0].getsockname()[1]``."""
+    if path := unix_sockets.path_of(bind):
+        return await asyncio.get_running_loop().create_unix_server(
+            factory, sock=unix_sockets.listening(path, backlog)
+        )
     host, port = split_bind(bind)
     return await asyncio.get_running_loop().create_server(
         factory,

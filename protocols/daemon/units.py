@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator
 
+from protocols import unix_sockets
 from protocols.driver import split_bind
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -74,8 +75,17 @@ def check_address(value: str) -> str:
     return value
 
 
+def check_bind(value: str) -> str:
+    """``host:port`` or ``unix:<file>``. Raises ValueError."""
+    if not unix_sockets.path_of(value):
+        split_bind(value)
+    return value
+
+
 def is_loopback(bind: str) -> bool:
     """Whether only this machine can reach the address."""
+    if unix_sockets.path_of(bind):
+        return True
     host, _ = split_bind(bind)
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
@@ -94,6 +104,7 @@ Count = Annotated[int, BeforeValidator(parse_count)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
 Address = Annotated[str, AfterValidator(check_address)]
+Bind = Annotated[str, AfterValidator(check_bind)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(split_list)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 """A list of texts; a single one may stand for it."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from protocols import unix_sockets
 from protocols.doors import Door, Listening, open_door
 from protocols.mqtt.client import Client
 from protocols.mqtt.front import Front
@@ -41,12 +42,15 @@ class MqttAdapter:
             alpn=("mqtt",),
             handshake_s_max=self._settings.connect_s_max,
         )
-        host, port = server.sockets[0].getsockname()[:2]
+        path = unix_sockets.path_of(self._settings.bind)
+        host, port = (self._settings.bind, 0) if path else server.sockets[0].getsockname()[:2]
         services.listening(self._name, host, port)
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             server.close()
+            if path:
+                unix_sockets.remove(path)
             await self._leave(front)
 
     def refresh(self) -> None:

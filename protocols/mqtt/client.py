@@ -327,7 +327,12 @@ class Client:
             info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"), self.move
         )
         self.connection.open_qos2.update(record.received)
-        heads = Heads(opened.call.client_id, naming, writes_apache=writes_apache)
+        heads = Heads(
+            opened.call.client_id,
+            naming,
+            writes_apache=writes_apache,
+            source=self.front.source_of(opened.call),
+        )
         self.connection.accept(agreed.connack, heads, keep_alive_s=agreed.keep_alive_s, now=now)
         if self.front.presence is not None:
             self.front.presence.online(record, connect, self.driver.peer)

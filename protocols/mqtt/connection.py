@@ -140,6 +140,7 @@ class Limits(NamedTuple):
     topic_alias_max: int = 10
     qos_max: int = 2
     takes_retained: bool = True
+    levels: frozenset[int] = frozenset((V31, V311, V5))  # protocol levels that are spoken
 
 
 class MqttConnection:
@@ -384,8 +385,9 @@ class MqttConnection:
         level = peek_version(data, start, end)
         if not level:
             raise malformed("no protocol name of MQTT")
-        if level not in (3, 4, 5):
-            self._out.append(encode_packet(Connack(Reason.UNSUPPORTED_PROTOCOL_VERSION), V311))
+        if level not in self._limits.levels:
+            version = V5 if level == V5 else V311
+            self._out.append(encode_packet(Connack(Reason.UNSUPPORTED_PROTOCOL_VERSION), version))
             raise PacketError(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"protocol level {level}")
         if data[position] != 0x10 and level != V31:
             raise malformed(f"first byte 0x{data[position]:02X} of CONNECT")

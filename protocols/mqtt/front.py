@@ -4,11 +4,13 @@ import asyncio
 from collections import OrderedDict
 from typing import Final, Protocol
 
+from protocols.canonical import Call, Properties
 from protocols.mqtt.naming import Naming
 from protocols.mqtt.presence import Presence
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import Sessions
 from protocols.mqtt.settings import MqttSettings
+from protocols.mqtt.sources import source_properties
 from protocols.mqtt.system import Board, Counted
 from protocols.pipeline import Services
 from protocols.tasks import Tasks
@@ -124,6 +126,10 @@ class Front:
         counts = [client.subscription_count for client in self.clients]
         found = [count for count in counts if count >= 0]
         return len(found), sum(found)
+
+    def source_of(self, call: Call) -> Properties:
+        """What goes with a client's retained publishes."""
+        return source_properties(call) if self.settings.checks_retained_source else ()
 
     def named(self, mount_point: str) -> tuple[Naming, Renderings]:
         """What the clients of one mount point share."""

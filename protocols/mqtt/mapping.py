@@ -107,14 +107,23 @@ class Heads:
         "_client_id",
         "_naming",
         "_others",
+        "_source",
         "_writes_apache",
         "has_delayed",
         "tables",
     )
 
     def __init__(
-        self, client_id: str, naming: Naming = PLAIN, *, writes_apache: bool = False
+        self,
+        client_id: str,
+        naming: Naming = PLAIN,
+        *,
+        writes_apache: bool = False,
+        source: Properties = (),
     ) -> None:
+        self._source = source
+        """Of retained publishes: who it is."""
+
         self._writes_apache = writes_apache
         self.has_delayed = False
         """Some head has a delay: look at each message for it."""
@@ -163,6 +172,8 @@ class Heads:
         subject, delay_s = self._naming.publish(topic)
         self.has_delayed = self.has_delayed or delay_s > 0
         properties: Properties = (("mqtt_topic", subject), ("mqtt_qos", str(qos)))
+        if retain:
+            properties += self._source
         if self._writes_apache:
             properties += (
                 ("originMqttTopic", subject),

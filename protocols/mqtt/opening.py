@@ -31,6 +31,7 @@ from protocols.mqtt.sessions import (
     Owner,
     is_read,
 )
+from protocols.mqtt.settings import MqttSettings
 from protocols.pipeline import Credentials
 from protocols.tls import ClientCertificate
 
@@ -38,6 +39,8 @@ PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no 
 
 CONNACK_BYTES_MAX: Final = 200_000
 """No CONNACK is larger: an assigned id, a little response information, numbers."""
+
+ANONYMOUS: Final = Identity(name="anonymous", is_anonymous=True)
 
 ADMISSION: Final[dict[Code, Reason]] = {
     Code.TOO_MANY_REQUESTS: Reason.CONNECTION_RATE_EXCEEDED,
@@ -155,7 +158,7 @@ async def _authenticate(
 ) -> Identity | None:
     source = front.settings.tls.identity if front.settings.tls is not None else "cn"
     certificate_name = certificate.identity(source)
-    return await front.services.authenticator.authenticate(
+    found = await front.services.authenticator.authenticate(
         Credentials(
             protocol="mqtt",
             listener=front.name,
@@ -167,6 +170,19 @@ async def _authenticate(
             has_credentials=_has_credentials(connect, certificate_name),
         )
     )
+    return _admitted(front.settings, connect, certificate_name, found)
+
+
+def _admitted(
+    settings: MqttSettings, connect: Connect, certificate_name: str, found: Identity | None
+) -> Identity | None:
+    """A listener may let the nameless in where others want users, or keep them out."""
+    if settings.anonymous is False and found is not None and found.is_anonymous:
+        return None
+    is_nameless = connect.user is None and connect.password is None and not certificate_name
+    if found is None and settings.anonymous and is_nameless:
+        return ANONYMOUS
+    return found
 
 
 def _named_will(connect: Connect, naming: Naming) -> Will | None:
@@ -210,7 +226,10 @@ async def _agree(
     limit_s = settings.server_keep_alive_s_max
     if limit_s and connect.version == V5 and not 0 < keep_alive_s <= limit_s:
         keep_alive_s, is_bounded = limit_s, True
-    will = WillRecord.from_packet(connect.will) if connect.will is not None else None
+    will = None
+    if connect.will is not None:
+        source = front.source_of(call) if connect.will.retain else ()
+        will = WillRecord.from_packet(connect.will, source)
     packet_bytes_max = find_int(properties, Property.MAXIMUM_PACKET_SIZE, PACKET_BYTES_MAX)
     owned = await front.sessions.open(Opening(call, connect.clean_start, expiry_s, will), owner)
     connack = Connack(

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from protocols.canonical import Head, Message
+from protocols.canonical import Head, Message, Properties
 from protocols.mqtt.mapping import TAG, stored_properties
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
 from protocols.mqtt.properties import Property, find_int
@@ -29,13 +29,13 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delay_s: int = 0
 
     @classmethod
-    def from_packet(cls, will: Will) -> "WillRecord":
+    def from_packet(cls, will: Will, source: Properties = ()) -> "WillRecord":
         return cls(
             topic=will.topic,
             payload=will.payload,
             qos=will.qos,
             retain=will.retain,
-            properties=stored_properties(will.properties),
+            properties=stored_properties(will.properties) + source,
             expiry_s=find_int(will.properties, Property.MESSAGE_EXPIRY, -1),
             delay_s=find_int(will.properties, Property.WILL_DELAY, 0),
         )

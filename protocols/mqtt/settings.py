@@ -1,18 +1,42 @@
 """One MQTT listener's part of ``gateway.yaml``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from protocols import unix_sockets
 from protocols.canonical import ShareStrategy
 from protocols.doors import DoorSettings
+from protocols.errors import ConfigError
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
-from protocols.mqtt.packets import NEVER_EXPIRES_S
+from protocols.mqtt.packets import NEVER_EXPIRES_S, V5, V31, V311
 from protocols.sections import checked
 
 Strategy = Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"]
+
+
+Version = Literal["3.1", "3.1.1", "5.0"]
+
+LEVELS: Final[dict[Version, int]] = {"3.1": V31, "3.1.1": V311, "5.0": V5}
+"""Protocol levels of CONNECT."""
+
+
+def _versions(value: object) -> object:
+    """A list or one; YAML takes 5.0 for a number."""
+    found = [str(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(found, str | int | float):
+        found = [str(found)]
+    if isinstance(found, list):
+        return ["5.0" if item == "5" else item for item in found]
+    return found
+
+
+def _some(versions: frozenset[Version]) -> frozenset[Version]:
+    if not versions:
+        raise ValueError("at least one version is wanted")
+    return versions
 
 
 class AutoSubscription(BaseModel):
@@ -33,7 +57,8 @@ class MqttSettings(DoorSettings):
 
     protocol: str = "mqtt"
     bind: str = "127.0.0.1:1883"
-    """``host:port``; port 0: any."""
+    """``host:port``, port 0: any; or ``unix:<file>``, a socket of this machine: who may write to
+    the file may connect."""
 
     enabled: bool = True
     tenant: str = ""
@@ -59,6 +84,17 @@ class MqttSettings(DoorSettings):
 
     session_expiry_s_max: int = Field(default=NEVER_EXPIRES_S, ge=0, le=NEVER_EXPIRES_S)
     """Longest time a session is kept after its connection; the default: for ever."""
+
+    versions: Annotated[frozenset[Version], BeforeValidator(_versions), AfterValidator(_some)] = (
+        frozenset(LEVELS)
+    )
+    """Versions that are spoken: ``3.1``, ``3.1.1``, ``5.0``; a CONNECT of another is told 0x84
+    (3.x: 1)."""
+
+    anonymous: bool | None = None
+    """``true``: clients without user and password come in as ``anonymous``, also where there are
+    users; the ACL says what they may. ``false``: none, also where there are no users. Absent: they
+    come in as long as the gateway has no users."""
 
     connect_s_max: float = Field(default=10.0, gt=0)
     """From the open socket to a whole CONNECT."""
@@ -107,6 +143,10 @@ class MqttSettings(DoorSettings):
 
     retained_s_max: int = Field(default=0, ge=0)
     """How long a retained value is handed to new subscribers; 0: for good."""
+
+    checks_retained_source: bool = False
+    """Keep with a retained publish who sent it, and hand it to new subscribers only as long as
+    that client may still publish there."""
 
     opening_max: int = Field(default=500, ge=1)
     """CONNECTs in work at once; others wait their turn."""
@@ -180,9 +220,17 @@ class MqttSettings(DoorSettings):
             topic_alias_max=self.topic_alias_max,
             qos_max=self.qos_max,
             takes_retained=self.retained,
+            levels=frozenset(LEVELS[version] for version in self.versions),
         )
 
 
 def read_settings(name: str, section: Mapping[str, Any]) -> MqttSettings:
     """The settings of listener *name*. Raises ConfigError with every mistake."""
-    return checked(MqttSettings, name, section, "bind")
+    bind = section.get("bind")
+    if not isinstance(bind, str) or not bind.startswith(unix_sockets.PREFIX):
+        return checked(MqttSettings, name, section, "bind")
+    try:
+        unix_sockets.path_of(bind)
+    except ValueError as error:
+        raise ConfigError([f"listeners.{name}.bind: {error}"]) from error
+    return checked(MqttSettings, name, section)

@@ -32,6 +32,7 @@ from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.session import Plan, Subscribed
 from protocols.mqtt.sessions import is_read, rows, subscription_records
 from protocols.mqtt.settings import MqttSettings
+from protocols.mqtt.sources import is_allowed_still
 from protocols.mqtt.topics import has_wildcard, is_local, is_share, parse_filter
 from protocols.subjects import matches
 
@@ -136,6 +137,13 @@ class Subscriber:
             return []
         filters = [one.subscribed.subject_filter for one in wanting]
         found = await self._front.services.streams.retained(self._opened.call.tenant, filters)
+        if self._front.settings.checks_retained_source:
+            permission = self._front.services.permission
+            found = [
+                value
+                for value in found
+                if is_allowed_still(permission, value.properties_text, value.subject)
+            ]
         if not found:
             return []
         matched = [
