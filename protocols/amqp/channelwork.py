@@ -59,6 +59,9 @@ logger = logging.getLogger("tidegate.amqp")
 Work = Publish | Ack | Call | Oversize | ChannelEnded
 """What a channel has to do, in order."""
 
+GET: Final = 0x003C0046
+"""basic.get, which no ack before it can change: it does not wait until they are durable."""
+
 TRANSACTION_BYTES_MAX: Final = 64 << 20
 """Bodies that one transaction may hold before it is committed."""
 
@@ -70,6 +73,25 @@ class Transaction:
         self.publishes: list[Publish] = []
         self.size_bytes = 0
         self.settled: list[tuple[list[Unacked], Outcome]] = []
+
+
+class Awaited:
+    """A number of answers, and the moment when there is none to come."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_none = asyncio.Event()
+        self._is_none.set()
+
+    def add(self, change: int) -> None:
+        self._count += change
+        if self._count:
+            self._is_none.clear()
+        else:
+            self._is_none.set()
+
+    async def none(self) -> None:
+        await self._is_none.wait()
 
 
 class ChannelWork:
@@ -101,9 +123,8 @@ class ChannelWork:
         """Consumers that ended, to be told behind the answer to the method in progress: who deletes
         its own queue hears of that first."""
 
-        self._open_count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._answers = Awaited()
+        self._acks = Awaited()
 
     # ── order ───────────────────────────────────────────────────────────────────────────
 
@@ -171,7 +192,9 @@ class ChannelWork:
         """Await one method, then go on with what came behind it."""
         assert later is not None
         try:
-            await self._idle.wait()  # publishes and acks before it are done first
+            await self._answers.none()  # what came before it is done first
+            if method_id != GET:
+                await self._acks.none()
             await later
         except AmqpFault as fault:
             fault.method = fault.method or method_id
@@ -193,11 +216,11 @@ class ChannelWork:
 
     def busy(self, change: int) -> None:
         """So many answers more (or fewer) are awaited before the next method may run."""
-        self._open_count += change
-        if self._open_count:
-            self._idle.clear()
-        else:
-            self._idle.set()
+        self._answers.add(change)
+
+    def acking(self, change: int) -> None:
+        """So many acks of gets more (or fewer) are awaited: by every method but a get."""
+        self._acks.add(change)
 
     # ── publish, confirm, tx ────────────────────────────────────────────────────────────
 
@@ -260,10 +283,11 @@ class ChannelWork:
         if transaction.publishes:
             await self.session.services.directory.catch_up()
             self._post(transaction.publishes)
-            await self._idle.wait()
+            await self._answers.none()
         for entries, outcome in transaction.settled:
             consuming.finish(self, entries, outcome)
-        await self._idle.wait()
+        await self._answers.none()
+        await self._acks.none()
         self.send(TxCommitOk())
 
     def roll_back(self) -> None:
@@ -352,6 +376,7 @@ class ChannelWork:
         self.ending.clear()
         for consumer in consumers:
             await consuming.end_consumer(self, consumer)
+        await self._acks.none()
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 

@@ -172,10 +172,10 @@ async def _get(work: "ChannelWork", method: BasicGet) -> None:
         )
         return
     ready = (await session.operations.stat(queue)).ready_count
-    if method.no_ack:
-        await pipeline.ack(session.call, [found[0].handle])
     tag = work.unsettled.take_tag()
-    if not method.no_ack:
+    if method.no_ack:
+        session.settle_popped(work, [found[0].handle], Outcome.ACKED)
+    else:
         work.unsettled.by_tag[tag] = Unacked(tag, queue, found[0].handle)
     _send_got(work, found[0], tag, ready, is_quorum=queue.is_quorum)
 

@@ -376,12 +376,13 @@ class Session:
     def settle_popped(
         self, channel: ChannelWork, handles: list[ReceiptHandle], outcome: Outcome
     ) -> None:
-        """Messages of basic.get; the channel's next method waits for the outcome."""
-        channel.busy(1)
-        self.start(self._settle_popped(channel, handles, outcome), "settle")
+        """Messages of basic.get; what comes next on the channel waits where it may matter."""
+        count = channel.acking if outcome is Outcome.ACKED else channel.busy
+        count(1)
+        self.start(self._settle_popped(count, handles, outcome), "settle")
 
     async def _settle_popped(
-        self, channel: ChannelWork, handles: list[ReceiptHandle], outcome: Outcome
+        self, count: Callable[[int], None], handles: list[ReceiptHandle], outcome: Outcome
     ) -> None:
         try:
             if outcome is Outcome.ACKED:
@@ -393,7 +394,7 @@ class Session:
         except GatewayError as error:
             logger.warning("connection %s: %s", self.name, error)
         finally:
-            channel.busy(-1)
+            count(-1)
 
     async def return_popped(self, handles: Sequence[ReceiptHandle]) -> None:
         """Messages of basic.get go back to their place."""

@@ -241,6 +241,22 @@ async def test_everything_in_one_segment(gateway: Gateway) -> None:
     await raw.close()
 
 
+async def test_a_get_waits_for_no_ack(gateway: Gateway) -> None:
+    """Gets go on while acks are on their way to the disk; whoever looks at counts waits for them."""
+    gate = gateway.services.pipeline.ack_gate = asyncio.Event()
+    raw = await Raw.open(gateway)
+    raw.send(1, amqp.Queue.Declare(0, "q"))
+    for body in (b"one", b"two", b"three"):
+        raw.publish(1, "q", body)
+    raw.send(1, amqp.Basic.Get(0, "q", no_ack=True), amqp.Basic.Get(0, "q"), amqp.Basic.Ack(2))
+    raw.send(1, amqp.Basic.Get(0, "q"), amqp.Basic.Ack(3), amqp.Queue.Delete(0, "q"))
+    got = ["GetOk", "ContentHeader", "ContentBody"]
+    await raw.expect("DeclareOk", *got * 3)
+    gate.set()
+    await raw.expect("DeleteOk")
+    await raw.close()
+
+
 async def test_a_publish_to_nowhere_ends_its_channel_only(gateway: Gateway) -> None:
     """404 with the ids of basic.publish; what follows on the channel is void until close-ok."""
     raw = await Raw.open(gateway)

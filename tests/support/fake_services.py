@@ -54,6 +54,8 @@ class FakePipeline:
     def __init__(self, services: "FakeServices") -> None:
         self._services, self._broker = services, services.broker
         self.sent: list[Message] = []
+        self.ack_gate: asyncio.Event | None = None
+        """Acks are done, and answered when it is open."""
 
     def post(
         self, call: Call, messages: Sequence[Message], done: Callable[[SendResults], None]
@@ -120,10 +122,13 @@ class FakePipeline:
         if self._broker.is_down:
             self._broker.lost_ack_count += len(handles)
             return [AckResult(Code.HA_NOT_AVAILABLE)] * len(handles)
-        return [
+        results = [
             AckResult() if self._broker.done(handle) else AckResult(Code.INVALID_RECEIPT_HANDLE)
             for handle in handles
         ]
+        if self.ack_gate is not None:
+            await self.ack_gate.wait()
+        return results
 
     async def change_invisible_time(
         self, call: Call, changes: Sequence[InvisibleTimeChange]
