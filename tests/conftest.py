@@ -26,11 +26,17 @@ hypothesis.settings.load_profile("same")  # a loaded machine is slow, not wrong
 
 ROOT = Path(__file__).parent.parent
 OURS = ("gateway", "namesrv", "protocols", "store")
+ORDER = 20
+"""Tests are shuffled, the same way in every run; another way: ``--randomly-seed=7``."""
+
 TIMEOUT_S_MIN = 900
 """Of tests with real clients."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("randomly_seed", None) == "default":
+        config.option.randomly_seed = ORDER
     paho_sockets.use()
     if os.environ.get("PURE"):
         use_sources()

@@ -29,7 +29,7 @@ ROUNDS = 100
 @pytest.fixture
 async def stores(tmp_path: Path) -> AsyncIterator[StoreCluster]:
     stores = StoreCluster(tmp_path)
-    await stores.start("a", "b")
+    await stores.start("a", "b", lease_ms=3000, silence_ms_max=3000)
     yield stores
     await stores.stop()
 

@@ -9,6 +9,10 @@ from store.app import Store
 from store.config import StoreConfig
 
 
+UNHURRIED = {"lease_ms": 30_000, "silence_ms_max": 30_000}
+"""A process that a loaded machine stops for some seconds ends no gateway's lease."""
+
+
 class StoreCluster:
     """One name server and its stores; a store may be stopped and started again."""
 
@@ -25,8 +29,12 @@ class StoreCluster:
         return [self.name_server.address]
 
     async def start(self, *names: str, **settings: Any) -> None:
-        """The first store keeps the directory; *settings* are all stores'."""
-        self._settings = settings
+        """
+        The first store keeps the directory; *settings* are all stores'.
+
+        Where gateways die, let *settings* have short leases.
+        """
+        self._settings = UNHURRIED | settings
         self.name_server = NameServer(
             NamesrvConfig(bind="127.0.0.1:0", data=self._folder / "namesrv")
         )
