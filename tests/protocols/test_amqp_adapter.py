@@ -242,7 +242,7 @@ async def test_everything_in_one_segment(gateway: Gateway) -> None:
 
 
 async def test_a_get_waits_for_no_ack(gateway: Gateway) -> None:
-    """Gets go on while acks are on their way to the disk; whoever looks at counts waits for them."""
+    """Gets go on while acks are on their way to the disk; what looks at counts waits."""
     gate = gateway.services.pipeline.ack_gate = asyncio.Event()
     raw = await Raw.open(gateway)
     raw.send(1, amqp.Queue.Declare(0, "q"))

@@ -8,7 +8,6 @@ from namesrv.config import NamesrvConfig
 from store.app import Store
 from store.config import StoreConfig
 
-
 UNHURRIED = {"lease_ms": 30_000, "silence_ms_max": 30_000}
 """A process that a loaded machine stops for some seconds ends no gateway's lease."""
 
