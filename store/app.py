@@ -22,7 +22,7 @@ from store.answers import EngineConfig
 from store.committer import Committer, KernelCommits, LazyDisk, kernel_commits
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
-from store.engine import Engine, Prefetch, PrepareSegment, Upkeep
+from store.engine import Engine, PrepareSegment, Upkeep
 from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
@@ -34,6 +34,7 @@ from store.handlers.system_topics import system_topics
 from store.handlers.waits import Waits
 from store.metrics import collect
 from store.ownership import FolderLock
+from store.prefetching import Prefetcher
 from store.registration import Registration
 from store.server import StoreServer
 
@@ -90,7 +91,6 @@ class Store:
             )
         self._tasks = Tasks("store")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="store-background")
-        self._readers = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._disk: Disk = disk or RealDisk(str(config.data))
         self._lock = FolderLock(str(config.data)) if disk is None else None
         self._writer_disk: Disk = self._disk
@@ -100,6 +100,7 @@ class Store:
         self._server: StoreServer | None = None
         self._listener: RemotingServer | None = None
         self._committer: Committer | None = None
+        self._prefetcher: Prefetcher | None = None
         self._registration: Registration | None = None
         self._http: HttpPages | None = None
 
@@ -140,7 +141,9 @@ class Store:
         server = self._server = StoreServer(context)
         context.topics_changed = server.topics_changed.set
         context.counters = server.counters
-        server.read_ahead = partial(self._read_ahead, engine)
+        prefetcher = self._prefetcher = Prefetcher(self._disk, server.fetched)
+        server.read_ahead = lambda: prefetcher.run(engine.take_prefetches())
+        context.comings.is_served = True
         committer = self._committer = Committer(
             self._writer_disk,
             done=server.committed,
@@ -173,8 +176,6 @@ class Store:
             await self._registration.stop()
         if self._listener is not None:
             self._listener.stop_accepting()
-        if self._server is not None:
-            self._server.read_ahead = lambda: None
         await self._tasks.close()
         if self._server is not None and self._engine is not None:
             await self._settle(self._engine)
@@ -183,7 +184,8 @@ class Store:
         if self._http is not None:
             self._http.close()
         self._background.shutdown()
-        self._readers.shutdown()
+        if self._prefetcher is not None:
+            self._prefetcher.close()
         self._disk.close()
         if self._writer_disk is not self._disk:
             self._writer_disk.close()
@@ -299,16 +301,6 @@ class Store:
                 logger.error("background work on the disk failed: %s", error)
                 pause = RETRY_S
             await asyncio.sleep(pause)
-
-    def _read_ahead(self, engine: Engine) -> None:
-        """What readers of a backlog will come to is fetched while they take what is there."""
-        for work in engine.take_prefetches():
-            self._tasks.start(self._prefetch(engine, work), name="read-ahead")
-
-    async def _prefetch(self, engine: Engine, work: Prefetch) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._readers, work.execute, self._disk)
-        engine.prefetched(work)
 
     async def _seal(self, engine: Engine) -> bool:
         """The index of one sealed segment goes to its file; False: nothing to do."""

@@ -151,11 +151,16 @@ class Core:
         return self.record_at(position)
 
     def chunk_with(
-        self, segment: Segment, position: int, size: int
+        self, segment: Segment, position: int, size: int, *, may_wait: bool
     ) -> tuple[int, bytes | memoryview]:
-        """(log position, bytes) of a stretch with the record; empty: it cannot be read."""
+        """
+        (log position, bytes) of a stretch with the record; empty: it cannot be read.
+
+        Raises Coming if it *may wait* and is not in memory yet.
+        """
+        end = min(segment.end, self.log.confirmed)
         try:
-            return self.ahead.chunk(segment, position, size, min(segment.end, self.log.confirmed))
+            return self.ahead.chunk(segment, position, size, end, may_wait=may_wait)
         except OSError:
             return position, b""  # ``record_at`` says so
 

@@ -14,6 +14,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock, local
 from typing import Final, Protocol
 
+from store.kernel_queue import is_cached
 from store.kernel_writes import KernelWriter
 
 PAGE_BYTES: Final = 4096
@@ -230,7 +231,7 @@ class DirectReader:
         if buffer is None:
             buffer = self._local.buffer = aligned(DIRECT_BYTES)
         with memoryview(buffer) as view, view[:size] as part:
-            if _read_cached(descriptor, part, offset) < size:
+            if read_cached(descriptor, part, offset) < size:
                 try:
                     size = _read_direct(os.path.join(self._folder, name), part, offset)
                 except OSError as error:
@@ -241,9 +242,9 @@ class DirectReader:
         return bytes(buffer[:size])
 
 
-def _read_cached(descriptor: int, part: memoryview, offset: int) -> int:
-    """As many bytes as the page cache has."""
-    if not NOWAIT:
+def read_cached(descriptor: int, part: memoryview, offset: int) -> int:
+    """As many bytes as the page cache has; none of them if some are missing, mostly."""
+    if not NOWAIT or not is_cached(descriptor, offset, len(part)):
         return 0
     try:
         return os.preadv(descriptor, [part], offset, NOWAIT)
@@ -253,8 +254,13 @@ def _read_cached(descriptor: int, part: memoryview, offset: int) -> int:
         return 0
 
 
+def open_direct(path: str) -> int:
+    """A descriptor for reads of whole pages past the page cache. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | DIRECT)
+
+
 def _read_direct(path: str, part: memoryview, offset: int) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | DIRECT)
+    descriptor = open_direct(path)
     try:
         return os.preadv(descriptor, [part], offset)
     finally:

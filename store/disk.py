@@ -8,13 +8,14 @@ torn and reordered. Names are plain file names inside the store's folder, never 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from errno import EINVAL, ENOSPC
+from errno import EAGAIN, EINVAL, ENOSPC
 from mmap import mmap
 from threading import Lock
 from typing import Final, Protocol
 
-from store.direct import DIRECT, DirectReader, DirectWriter, aligned
+from store.direct import DIRECT, DirectReader, DirectWriter, aligned, open_direct, read_cached
 from store.direct import Buffer as Buffer
+from store.kernel_queue import PREAD, KernelQueue
 from store.kernel_writes import KernelWriter
 
 IOV_MAX: Final = 1000
@@ -268,6 +269,25 @@ class RealDisk:
         with self.files.use(name) as descriptor:
             found = self._reader.read(name, descriptor, offset, size)
             return os.pread(descriptor, size, offset) if found is None else found
+
+    def begin_read(
+        self, kernel: KernelQueue, number: int, name: str, offset: int, buffer: mmap, size: int
+    ) -> bool:
+        """
+        *size* bytes at *offset*, whole pages, to the start of *buffer*, not waited for.
+
+        True: they are there already. Raises OSError where it must be read as ever.
+        """
+        with self.files.use(name) as descriptor, memoryview(buffer) as view, view[:size] as part:
+            if read_cached(descriptor, part, offset) == size:
+                return True
+        descriptor = open_direct(os.path.join(self.folder, name))
+        try:
+            if not kernel.begin(PREAD, descriptor, buffer, size, offset, number):
+                raise OSError(EAGAIN, f"{name}: the kernel takes no more reads")
+        finally:
+            os.close(descriptor)  # what was begun goes on
+        return False
 
     def rename(self, old: str, new: str) -> None:
         self._direct.forget(old)

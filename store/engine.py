@@ -17,7 +17,7 @@ The driver's loop::
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from protocols.clock import Now
 from protocols.errors import Code, Refused
@@ -84,6 +84,8 @@ from store.sending import Sender
 from store.timers.holding import HalfCheck, Holding
 
 T = TypeVar("T")
+
+_NO_TAGS: Final[frozenset[int]] = frozenset()
 
 __all__ = ["Engine", "Prefetch", "PrepareSegment", "SnapshotWork", "Upkeep", "WriteBatch"]
 
@@ -438,12 +440,17 @@ class Engine:
         bytes_max: int,
         tags: frozenset[str] = frozenset(),
         matches: Callable[[bytes], bool] | None = None,
+        *,
+        may_wait: bool = False,
     ) -> ReadResult:
         """Visible messages of a message queue from *offset* on, only those of *tags* and whose
-        record *matches*; at least one if there is one."""
+        record *matches*; at least one if there is one. Raises Coming if it *may wait* and they
+        are not in memory yet: to be called again when a prefetch has brought them."""
         queue = self._core.queues.find_message_queue(topic, queue_id)
-        hashes = frozenset([tag_hash(tag) for tag in tags])
-        return self._reader.read(queue, offset, count, bytes_max, hashes, matches)
+        hashes = frozenset([tag_hash(tag) for tag in tags]) if tags else _NO_TAGS
+        return self._reader.read(
+            queue, offset, count, bytes_max, hashes, matches, may_wait=may_wait
+        )
 
     def read_light(self, key: bytes, offset: int, count: int, bytes_max: int) -> ReadResult:
         """``read`` of a light queue."""

@@ -92,8 +92,14 @@ class Reader:
         bytes_max: int,
         tags: frozenset[int],
         matches: Callable[[bytes], bool] | None = None,
+        *,
+        may_wait: bool = False,
     ) -> ReadResult:
-        """Records from *offset* on, as many as both limits allow, at least one."""
+        """
+        Records from *offset* on, as many as both limits allow, at least one.
+
+        Raises Coming if it *may wait* and they are not in memory yet.
+        """
         low, high = self.offset_range(queue)
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, [], 0, 0, 0)
@@ -109,7 +115,9 @@ class Reader:
         if not (is_compacted or matches is not None or queue.has_gaps or self._has_targets(queue)):
             rotten_count = self._core.counters.rotten_reads
             try:
-                found = self._read_together(queue, offset, high, count, bytes_max, tags)
+                found = self._read_together(
+                    queue, offset, high, count, bytes_max, tags, may_wait=may_wait
+                )
             except Refused:  # rot among them: one by one, and counted once
                 self._core.counters.rotten_reads = rotten_count
         if found.end < 0:
@@ -129,8 +137,10 @@ class Reader:
         count: int,
         bytes_max: int,
         tags: frozenset[int],
+        *,
+        may_wait: bool,
     ) -> "_Found":
-        """Raises Refused."""
+        """Raises Refused, and Coming."""
         pieces: list[Piece] = []
         taken, room, looked = 0, bytes_max, 0
         at = queue.seek(offset)
@@ -147,7 +157,9 @@ class Reader:
                     following = offsets[want]
                     part = part[:want]
             if part:
-                more, more_count, size = self._neighbours.take(part, room, is_any=taken > 0)
+                more, more_count, size = self._neighbours.take(
+                    part, room, is_any=taken > 0, may_wait=may_wait
+                )
                 pieces += more
                 taken += more_count
                 if more_count < len(part):

@@ -24,12 +24,15 @@ LENGTH_BYTES: Final = 4
 class _Taking:
     """Records asked for together, and how far it went."""
 
-    __slots__ = ("at", "is_any", "is_full", "lengths", "pieces", "positions", "room")
+    __slots__ = ("at", "is_any", "is_full", "lengths", "may_wait", "pieces", "positions", "room")
 
-    def __init__(self, positions: Sequence[int], room: int, *, is_any: bool) -> None:
+    def __init__(
+        self, positions: Sequence[int], room: int, *, is_any: bool, may_wait: bool = False
+    ) -> None:
         self.positions = positions
         self.room = room
         self.is_any = is_any
+        self.may_wait = may_wait
         self.is_full = False
         self.at = 0
         self.pieces: list[Piece] = []
@@ -80,15 +83,15 @@ class Neighbours:
         self._core = core
 
     def take(
-        self, positions: Sequence[int], bytes_max: int, *, is_any: bool
+        self, positions: Sequence[int], bytes_max: int, *, is_any: bool, may_wait: bool
     ) -> tuple[list[Piece], int, int]:
         """
         (pieces, count, bytes) of the records at ascending *positions*, as many as fit *bytes_max*.
 
         The first in any case, unless there *is any* already. Raises Refused if one cannot be
-        read.
+        read; Coming if it *may wait* for the disk.
         """
-        taking = self._taken(_Taking(positions, bytes_max, is_any=is_any))
+        taking = self._taken(_Taking(positions, bytes_max, is_any=is_any, may_wait=may_wait))
         return taking.pieces, taking.at, bytes_max - taking.room
 
     def all_of(self, positions: Sequence[int]) -> tuple[list[int], list[Piece]]:
@@ -130,7 +133,8 @@ class Neighbours:
         if index < 0 or isinstance(columns, Remnant) or segment is None:
             taking.take_alone(core.record_at(position))
             return
-        start, chunk = core.chunk_with(segment, position, columns.lengths[index])
+        size, may_wait = columns.lengths[index], taking.may_wait
+        start, chunk = core.chunk_with(segment, position, size, may_wait=may_wait)
         end, view = start + len(chunk), memoryview(chunk)
         stop = bisect_left(positions, end, first)
         part = positions[first:stop]

@@ -23,7 +23,7 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.private import PrivateCode
 from store.answers import StoreFailed
 from store.committer import Committer
-from store.engine import WriteBatch
+from store.engine import Prefetch, WriteBatch
 from store.handlers.access import PRIVATE_CODES, refusal
 from store.handlers.answers import not_available, refuse
 from store.handlers.backlog import PAUSE_S, QUIET_S, REST_FACTOR, WAIT_S_MAX
@@ -313,6 +313,27 @@ class StoreServer:
         self._is_read_beside = False
         self._committed_at = clock.monotonic()
         self.tick_soon()
+
+    def fetched(self, work: Prefetch) -> None:
+        """A part of the log that readers wanted has come, or could not be read."""
+        context = self.context
+        context.engine.prefetched(work)
+        waiting = context.comings.take(work.keys)
+        if waiting:
+            is_pressing = context.backlog.is_pressing()
+            for connection, read in waiting:
+                if is_pressing:
+                    context.backlog.add(connection, read)
+                else:
+                    self._read(read)
+            self.tick_soon()
+
+    @staticmethod
+    def _read(read: Callable[[], object]) -> None:
+        try:
+            read()
+        except Exception:  # a fault of ours costs this request; the others go on
+            logger.exception("a read that had waited failed")
 
     def failed(self, error: Exception) -> None:
         """The disk failed: nothing that is not durable is ever acknowledged."""

@@ -24,6 +24,7 @@ from store.handlers.answers import not_available
 from store.handlers.appends import Appends
 from store.handlers.backlog import Backlog
 from store.handlers.client_table import ClientTable, QueueLocks
+from store.handlers.comings import Comings
 from store.handlers.connection import Connection
 from store.handlers.presence import GatewayKey, Presences
 from store.handlers.rates import Rates
@@ -84,6 +85,7 @@ class Context:
     """(topic, queue id) → what plain sends there share."""
 
     backlog: Backlog = field(default_factory=Backlog)
+    comings: Comings = field(default_factory=Comings)
     rates: Rates = field(default_factory=Rates)
     owner_epochs: dict[int, int] = field(default_factory=dict)
     """Highest owner epoch that opened each group in this run."""

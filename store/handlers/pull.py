@@ -15,6 +15,7 @@ from store.handlers.filters import ALL, Wants, parse_filter
 from store.handlers.permissions import reading_forbidden
 from store.handlers.subscription_groups import is_retry_topic, use_group
 from store.handlers.topics import no_such_topic
+from store.log.ahead import Coming
 
 SUSPEND_MS_MAX = 60_000
 """Longest long poll; clients ask for 15 or 20 s."""
@@ -101,22 +102,30 @@ def _attempt(
     request: RemotingCommand,
     wanted: Pull,
     is_final: bool,
+    may_wait: bool = True,
 ) -> bool:
-    """Answer with what there is; True: answered."""
+    """Answer with what there is; True: answered, or to be when the disk has been read."""
     header = wanted.header
     if context.resets:
         reset = context.resets.pop((header.group, header.topic, header.queue_id), None)
         if reset is not None:
             connection.answer(request, _offset_reset(context, request, header, reset))
             return True
-    result = context.engine.read(
-        header.topic,
-        header.queue_id,
-        header.queue_offset,
-        wanted.count_max,
-        wanted.bytes_max,
-        *wanted.wants,
-    )
+    comings = context.comings
+    try:
+        result = context.engine.read(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            wanted.count_max,
+            wanted.bytes_max,
+            *wanted.wants,
+            may_wait=may_wait and comings.has_room,
+        )
+    except Coming as coming:  # the second time it is read at once, whatever is in memory
+        again = partial(_attempt, context, connection, request, wanted, is_final, False)
+        comings.add(coming.key, connection, again)
+        return True
     is_empty = result.status is ReadStatus.NO_NEW or (
         result.status is ReadStatus.NO_QUEUE and header.queue_offset <= 0
     )

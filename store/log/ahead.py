@@ -8,24 +8,35 @@ members of a group. So the last few chunks that were read stay, whoever asked fo
 from collections.abc import Sequence
 from typing import Final
 
-from store.disk import Disk
+from store.disk import Buffer, Disk
 from store.log.segments import Segment
 
 CHUNK_BYTES: Final = 256 << 10
 """Read at a time when somebody waits for it."""
 
-CHUNKS_MAX: Final = 64
-"""Kept: 16 MiB."""
+CHUNKS_MAX: Final = 96
+"""Kept: 24 MiB."""
 
 AHEAD_CHUNKS: Final = 4
 """Read at a time for who goes on: 1 MiB costs less than twice the time of a quarter of it
-(measured, past the page cache), and each time costs a turn of another thread at Python."""
+(measured, past the page cache)."""
+
+LOOK_CHUNKS: Final = 8
+"""So far ahead of a reader all should be on its way."""
 
 PREFETCHES_MAX: Final = 8
 """Chunks that somebody goes towards, not fetched yet; beyond, they are read when needed."""
 
 Key = tuple[int, int]
 """(segment number, number of the chunk in its file)"""
+
+
+class Coming(Exception):
+    """What is read is not in memory yet; it is wanted from now on."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(f"chunk {key[1]} of segment {key[0]}")
+        self.key = key
 
 
 class Prefetch:
@@ -37,12 +48,18 @@ class Prefetch:
         self.keys = keys
         self.name = name
         self.size = size
-        self.data = b""
+        self.data: Buffer = b""
+        """All of them; empty: they could not be read."""
+
+    @property
+    def offset(self) -> int:
+        """In the file."""
+        return self.keys[0][1] * CHUNK_BYTES
 
     def execute(self, disk: Disk) -> None:
         """Read them; what cannot be read is left to the reader."""
         try:
-            self.data = disk.read(self.name, self.keys[0][1] * CHUNK_BYTES, self.size)
+            self.data = disk.read(self.name, self.offset, self.size)
         except OSError:
             self.data = b""
 
@@ -57,6 +74,8 @@ class ReadAhead:
         """By its first chunk."""
 
         self._coming: set[Key] = set()
+        """All that is wanted or on its way."""
+
         self._chunks: dict[Key, memoryview] = {}
         """Bytes of each, as far as durable."""
 
@@ -70,32 +89,46 @@ class ReadAhead:
         return bytes(chunk[position - start : position - start + size])
 
     def chunk(
-        self, segment: Segment, position: int, size: int, end: int
+        self, segment: Segment, position: int, size: int, end: int, *, may_wait: bool = False
     ) -> tuple[int, bytes | memoryview]:
         """
         What ``read`` reads from: (log position of its first byte, bytes).
 
-        Of a record that no chunk holds, that record.
+        Of a record that no chunk holds, that record. *may_wait*: raises Coming for a chunk that is
+        not there, which is wanted then.
         """
         offset = segment.file_offset(position)
         number, at = divmod(offset, CHUNK_BYTES)
         if size > CHUNK_BYTES:
             return position, self._disk.read(segment.name, offset, size)
-        chunk = self._chunk((segment.number, number), segment, min(at + size, CHUNK_BYTES), end)
+        stop = min(at + size, CHUNK_BYTES)
+        chunk = self._chunk((segment.number, number), segment, stop, end, may_wait=may_wait)
         rest = at + size - CHUNK_BYTES
         if rest <= 0:
             return position - at, chunk
-        following = self._chunk((segment.number, number + 1), segment, rest, end)
+        key = (segment.number, number + 1)
+        following = self._chunk(key, segment, rest, end, may_wait=may_wait)
         return position, b"".join((chunk[at:], following[:rest]))
 
-    def _chunk(self, key: Key, segment: Segment, size: int, end: int) -> memoryview:
-        """The chunk, with *size* bytes if the file has so many."""
+    def _chunk(
+        self, key: Key, segment: Segment, size: int, end: int, *, may_wait: bool
+    ) -> memoryview:
+        """The chunk, with *size* bytes if the file has so many. Raises Coming if it *may wait*."""
         chunk = self._chunks.get(key)
         if chunk is None or len(chunk) < size:
+            if may_wait and self._comes(key, segment, end):
+                raise Coming(key)
             chunk = self._fetch(key, segment, end)
         if key != self._last:
             self._look_ahead(key, segment, end)
         return chunk
+
+    def _comes(self, key: Key, segment: Segment, end: int) -> bool:
+        """It is on its way, now at the latest; False: too many others are."""
+        if key not in self._coming and len(self._wanted) < PREFETCHES_MAX:
+            is_next = (key[0], key[1] - 1) in self._chunks
+            self._want(key, segment, end, AHEAD_CHUNKS if is_next else 1)
+        return key in self._coming
 
     def _look_ahead(self, key: Key, segment: Segment, end: int) -> None:
         """A reader came to this chunk; from the one before, and it will want the next ones."""
@@ -103,25 +136,31 @@ class ReadAhead:
         number, at = key
         if (number, at - 1) not in self._chunks or len(self._wanted) >= PREFETCHES_MAX:
             return
-        first = next(
-            (to for to in range(at + 1, at + AHEAD_CHUNKS) if self._lacks((number, to))), None
-        )
-        if first is None or first > at + AHEAD_CHUNKS // 2:
-            return
-        size = segment.file_offset(end) - first * CHUNK_BYTES
+        for to in range(at + 1, at + LOOK_CHUNKS - AHEAD_CHUNKS + 1):
+            if self._lacks((number, to)):
+                self._want((number, to), segment, end, AHEAD_CHUNKS)
+                return
+
+    def _want(self, key: Key, segment: Segment, end: int, count: int) -> None:
+        """Up to *count* chunks from *key* on, as far as they are durable and not there."""
+        number, first = key
+        size = min(segment.file_offset(end) - first * CHUNK_BYTES, count * CHUNK_BYTES)
+        keys = [key]
+        for to in range(first + 1, first + -(-size // CHUNK_BYTES)):
+            if not self._lacks((number, to)):
+                size = (to - first) * CHUNK_BYTES
+                break
+            keys.append((number, to))
         if size > 0:
-            size = min(size, AHEAD_CHUNKS * CHUNK_BYTES)
-            keys = [(number, to) for to in range(first, first + -(-size // CHUNK_BYTES))]
-            self._wanted[keys[0]] = Prefetch(keys, segment.name, size)
+            self._wanted[key] = Prefetch(keys, segment.name, size)
+            self._coming.update(keys)
 
     def _lacks(self, key: Key) -> bool:
-        return not (key in self._chunks or key in self._coming or key in self._wanted)
+        return not (key in self._chunks or key in self._coming)
 
     def take_wanted(self) -> list[Prefetch]:
         """To be fetched, each then handed to ``fetched``."""
         wanted = list(self._wanted.values())
-        for work in wanted:
-            self._coming.update(work.keys)
         self._wanted.clear()
         return wanted
 
@@ -145,7 +184,6 @@ class ReadAhead:
         return chunk
 
     def _keep(self, key: Key, chunk: memoryview) -> None:
-        self._wanted.pop(key, None)
         self._chunks.pop(key, None)
         self._chunks[key] = chunk
         if len(self._chunks) > CHUNKS_MAX:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from store.log.ahead import CHUNK_BYTES, CHUNKS_MAX, ReadAhead
+from store.log.ahead import CHUNK_BYTES, CHUNKS_MAX, PREFETCHES_MAX, Coming, ReadAhead
 from store.log.format import SEGMENT_HEADER_BYTES, SegmentHeader
 from store.log.segments import Segment
 from tests.simulation.simulated_disk import SimulatedDisk
@@ -102,3 +102,37 @@ def test_chunks_are_bounded(disk: CountingDisk) -> None:
     assert disk.reads == before
     ahead.read(segments[0], segments[0].base, 10, segments[0].end)
     assert disk.reads == before + 1
+
+
+def test_who_may_wait_is_told_what_is_coming(disk: CountingDisk) -> None:
+    """Nothing is read for him on the spot; when it has come, it is there."""
+    segment, ahead = segment_of(disk), ReadAhead(disk)
+    for _ in range(2):
+        with pytest.raises(Coming) as coming:
+            ahead.chunk(segment, segment.base, 900, segment.end, may_wait=True)
+        assert coming.value.key == (segment.number, 0)
+    assert disk.reads == 0
+    (work,) = ahead.take_wanted()
+    work.execute(disk)
+    ahead.fetched(work)
+    start, chunk = ahead.chunk(segment, segment.base, 900, segment.end, may_wait=True)
+    assert chunk[segment.base - start :][:900] == expected(segment, segment.base, 900)
+
+
+def test_a_chunk_that_grew_comes_again(disk: CountingDisk) -> None:
+    segment, ahead = segment_of(disk), ReadAhead(disk)
+    half = segment.base + 5000
+    ahead.read(segment, segment.base, 4000, half)
+    with pytest.raises(Coming):
+        ahead.chunk(segment, half, 4000, segment.end, may_wait=True)
+
+
+def test_who_may_wait_reads_at_once_when_too_much_is_wanted(disk: CountingDisk) -> None:
+    ahead = ReadAhead(disk)
+    segments = [segment_of(disk, number) for number in range(1, PREFETCHES_MAX + 2)]
+    for segment in segments[:-1]:
+        with pytest.raises(Coming):
+            ahead.chunk(segment, segment.base, 900, segment.end, may_wait=True)
+    last = segments[-1]
+    start, chunk = ahead.chunk(last, last.base, 900, last.end, may_wait=True)
+    assert chunk[last.base - start :][:900] == expected(last, last.base, 900)

@@ -179,6 +179,20 @@ async def test_reads_of_a_backlog_go_on_while_a_commit_takes_its_time(tmp_path: 
         assert (await send).code == 0
 
 
+async def test_a_backlog_on_disk_comes_whole_to_every_reader(tmp_path: Path) -> None:
+    """After a restart nothing of it is in memory: it is read ahead, and the loop waits for none."""
+    bodies = [bytes([number]) * 30_000 for number in range(100)]
+    async with running_store(tmp_path) as store, connected(store) as client:
+        sends = [ask(client, RequestCode.SEND_MESSAGE_V2, SEND, body=body) for body in bodies]
+        assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
+    async with running_store(tmp_path) as store:
+        clients = [await RemotingClient.connect(store.address) for _ in range(3)]
+        for found in await asyncio.gather(*[read_all(client) for client in clients]):
+            assert found == bodies
+        for client in clients:
+            await client.close()
+
+
 async def test_too_much_pending_is_system_busy(tmp_path: Path) -> None:
     """While the disk hangs, memory is bounded: standard clients are told to come later."""
     disk = FaultyDisk(tmp_path / "store")

@@ -1,0 +1,167 @@
+"""
+Parts of the log that readers will come to, fetched while they take what is there.
+
+The kernel reads them into memory of ours, past the page cache, and no thread waits for it: one that
+does wants Python's lock before and after, for a millisecond at times. Where that is not possible, a
+thread reads. The memory is used again and again: a page that the machine has never touched, or not
+for long, costs several times what the read does.
+"""
+
+import asyncio
+import ctypes
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from mmap import mmap
+from typing import Final
+from weakref import finalize
+
+from store.direct import PAGE_BYTES, aligned
+from store.disk import Disk, RealDisk
+from store.engine import Prefetch
+from store.kernel_queue import KernelQueue
+from store.log.ahead import AHEAD_CHUNKS, CHUNK_BYTES, CHUNKS_MAX
+
+logger = logging.getLogger("tidegate.store.prefetching")
+
+READ_BYTES_MAX: Final = AHEAD_CHUNKS * CHUNK_BYTES
+
+DEPTH: Final = 4
+"""Reads under way at a time: enough to keep a disk busy, and a commit waits for no more."""
+
+BUFFERS_MAX: Final = CHUNKS_MAX // AHEAD_CHUNKS + DEPTH
+"""Kept for use; if more are looked at, memory is made and given back."""
+
+
+class Buffers:
+    """Memory for what is read. Whoever still looks at some of it keeps it from being used again."""
+
+    def __init__(self) -> None:
+        self._free: list[mmap] = []
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self) -> mmap:
+        return self._free.pop() if self._free else aligned(READ_BYTES_MAX)
+
+    def lend(self, buffer: mmap, size: int) -> memoryview:
+        """Its first *size* bytes; it comes back when no view of them is left."""
+        lent = (ctypes.c_ubyte * READ_BYTES_MAX).from_buffer(buffer)
+        finalize(lent, self.give_back, buffer).atexit = False
+        return memoryview(lent).cast("B")[:size]
+
+    def give_back(self, buffer: mmap) -> None:
+        if len(self._free) < BUFFERS_MAX and not self._is_closed:
+            self._free.append(buffer)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._free.clear()
+
+
+class Prefetcher:
+    """
+    Runs the prefetches of an engine; on the loop.
+
+    *fetched* is called with each when it is done, whatever became of it.
+    """
+
+    def __init__(self, disk: Disk, fetched: Callable[[Prefetch], None]) -> None:
+        self._disk = disk
+        self._fetched = fetched
+        self._loop = asyncio.get_running_loop()
+        self._kernel = _kernel_queue(disk)
+        self._buffers = Buffers()
+        self._waiting: deque[Prefetch] = deque()
+        self._reading: dict[int, tuple[Prefetch, mmap]] = {}
+        """By number, what the kernel reads."""
+
+        self._number = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self._is_closed = False
+        if self._kernel is not None:
+            self._loop.add_reader(self._kernel.fileno(), self._on_read)
+
+    @property
+    def is_by_kernel(self) -> bool:
+        return self._kernel is not None
+
+    def run(self, works: Iterable[Prefetch]) -> None:
+        if self._is_closed:
+            return
+        for work in works:
+            if self._kernel is None or work.size > READ_BYTES_MAX:
+                self._read_in_thread(work)
+            else:
+                self._waiting.append(work)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._reading) < DEPTH:
+            self._begin_one(self._waiting.popleft())
+
+    def _begin_one(self, work: Prefetch) -> None:
+        assert self._kernel is not None
+        assert isinstance(self._disk, RealDisk)
+        buffer = self._buffers.take()
+        self._number += 1
+        size = work.size + -work.size % PAGE_BYTES
+        try:
+            is_there = self._disk.begin_read(
+                self._kernel, self._number, work.name, work.offset, buffer, size
+            )
+        except OSError:
+            self._buffers.give_back(buffer)
+            self._read_in_thread(work)
+            return
+        if is_there:
+            work.data = self._buffers.lend(buffer, work.size)
+            self._loop.call_soon(self._done, work)
+        else:
+            self._reading[self._number] = (work, buffer)
+
+    def _on_read(self) -> None:
+        """The kernel has read some."""
+        assert self._kernel is not None
+        for number, size in self._kernel.take_results():
+            work, buffer = self._reading.pop(number)
+            if size < work.size:  # the end of the file, or a bad sector behind what is wanted
+                self._buffers.give_back(buffer)
+                self._read_in_thread(work)
+                continue
+            work.data = self._buffers.lend(buffer, work.size)
+            self._done(work)
+        self._begin()
+
+    def _read_in_thread(self, work: Prefetch) -> None:
+        future = self._loop.run_in_executor(self._thread, work.execute, self._disk)
+        future.add_done_callback(lambda _: self._done(work))
+
+    def _done(self, work: Prefetch) -> None:
+        if not self._is_closed:
+            self._fetched(work)
+
+    def close(self) -> None:
+        """Waits for what is under way; nothing is told any more."""
+        self._is_closed = True
+        self._waiting.clear()
+        if self._kernel is not None:
+            self._loop.remove_reader(self._kernel.fileno())
+            self._kernel.close()
+        self._reading.clear()
+        self._buffers.close()
+        self._thread.shutdown()
+
+
+def _kernel_queue(disk: Disk) -> KernelQueue | None:
+    """None: a thread reads everything."""
+    if type(disk) is not RealDisk:
+        return None
+    try:
+        return KernelQueue(DEPTH)
+    except OSError as error:
+        logger.info("reads ahead by a thread: %s", error)
+        return None

@@ -1,0 +1,79 @@
+"""What readers will come to is fetched by the kernel or a thread; its memory is used again."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.disk import Disk, RealDisk
+from store.log.ahead import CHUNK_BYTES, Prefetch
+from store.prefetching import READ_BYTES_MAX, Buffers, Prefetcher
+
+SIZE = 3 * READ_BYTES_MAX + 5000
+DATA = Random(3).randbytes(SIZE)
+NAME = "0.seg"
+
+
+class _Other(RealDisk):
+    """Not the disk that the kernel may read from."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / NAME).write_bytes(DATA)
+    return str(tmp_path)
+
+
+def wanted(first: int, size: int) -> Prefetch:
+    keys = [(1, first + at) for at in range(-(-size // CHUNK_BYTES))]
+    return Prefetch(keys, NAME, size)
+
+
+async def fetch(disk: Disk, works: list[Prefetch]) -> None:
+    """All of them; the prefetcher is closed again."""
+    missing = len(works)
+    is_all = asyncio.Event()
+
+    def fetched(work: Prefetch) -> None:
+        nonlocal missing
+        missing -= 1
+        if not missing:
+            is_all.set()
+
+    prefetcher = Prefetcher(disk, fetched)
+    prefetcher.run(works)
+    await asyncio.wait_for(is_all.wait(), 60)
+    prefetcher.close()
+
+
+@pytest.mark.parametrize("kind", [RealDisk, _Other])
+async def test_every_part_comes_as_it_is_on_disk(folder: str, kind: type[RealDisk]) -> None:
+    """More at a time than the kernel is given, also what ends within a page."""
+    disk = kind(folder)
+    works = [wanted(at, READ_BYTES_MAX) for at in range(6)]
+    works += [wanted(0, 1), wanted(11, CHUNK_BYTES + 4999), wanted(2, 300_001)]
+    await fetch(disk, works)
+    for work in works:
+        assert bytes(work.data) == DATA[work.offset : work.offset + work.size]
+    disk.close()
+
+
+async def test_what_cannot_be_read_is_told_too(folder: str) -> None:
+    disk = RealDisk(folder)
+    behind, gone = wanted(100, READ_BYTES_MAX), Prefetch([(9, 0)], "9.seg", 4096)
+    await fetch(disk, [behind, gone])
+    assert (bytes(behind.data), bytes(gone.data)) == (b"", b"")
+    disk.close()
+
+
+def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
+    buffers = Buffers()
+    buffer = buffers.take()
+    view = buffers.lend(buffer, 5000)
+    part = view[10:20]
+    del view
+    assert len(buffers) == 0
+    del part
+    assert len(buffers) == 1
+    assert buffers.take() is buffer
