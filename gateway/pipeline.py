@@ -37,13 +37,13 @@ from protocols.canonical import (
     Head,
     InvisibleTimeChange,
     Message,
-    MessageRun,
     PopRequest,
     ReceiptHandle,
     SendResult,
     SendResults,
 )
 from protocols.errors import Code, GatewayError, Refused
+from protocols.message_runs import MessageRun
 from protocols.remoting.records import MessageIds
 from protocols.tasks import Tasks
 

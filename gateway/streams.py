@@ -97,6 +97,9 @@ class LogicalStream:
         self._is_over = False
         self._is_retired = False
         self._resumed = asyncio.Event()
+        self._is_resumed = False
+        """The event is set, for who asks with each delivery."""
+
         self._are_parts_open = False
         self._balance_timer: asyncio.TimerHandle | None = None
         self._balance_s = BALANCE_S_MIN
@@ -189,6 +192,7 @@ class LogicalStream:
         if self._are_parts_open and all(
             [part.count >= part.resuming_count for part in self._parts.values()]
         ):
+            self._is_resumed = True
             self._resumed.set()
 
     # ── StreamPort ──────────────────────────────────────────────────────────────────────
@@ -203,7 +207,7 @@ class LogicalStream:
         self.delivered += len(deliveries)
         if deliveries:
             self._sink.deliver(deliveries)
-        if not self._resumed.is_set():
+        if not self._is_resumed:
             self._check_resumed()
         self._balance_s = BALANCE_S_MIN
         if part.window == 0:

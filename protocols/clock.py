@@ -6,7 +6,11 @@ times; ``wall_ms`` is for what people and other machines see: born and store tim
 """
 
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+monotonic: Final = time.monotonic
+"""Seconds on the monotonic clock, which is also the clock of the event loop; once per read of a
+socket, so nothing of ours stands around it."""
 
 
 class Now(NamedTuple):
@@ -22,11 +26,6 @@ class Now(NamedTuple):
 def read() -> Now:
     """Read both clocks once."""
     return Now(time.monotonic(), time.time_ns() // 1_000_000)
-
-
-def monotonic() -> float:
-    """Seconds on the monotonic clock, which is also the clock of the event loop."""
-    return time.monotonic()
 
 
 def wall_ms() -> int:

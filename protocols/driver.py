@@ -235,15 +235,15 @@ class Driver(Generic[E]):
     def _after(self) -> None:
         """What every entry ends in: one write, the close if due, the timer."""
         transport = self.transport
-        if transport is None:
-            return
-        if transport.is_closing() or self._is_lingering:
+        if transport is None or self._is_lingering:
             return
         connection = self.connection
-        data = connection.data_to_send()
+        data, is_closing = connection.data_to_send(), connection.is_closing
+        if (data or is_closing) and transport.is_closing():
+            return
         if data:
             transport.write(data)
-        if connection.is_closing:
+        if is_closing:
             if data and self._linger_s and transport.can_write_eof():
                 self._linger(transport)
             else:

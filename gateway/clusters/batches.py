@@ -11,19 +11,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import eq, itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import (
     Call,
     Head,
     Message,
-    MessageRun,
     QueueKind,
     QueueRef,
     SendResult,
     SendResults,
 )
 from protocols.errors import Code
+from protocols.message_runs import MessageRun
 from protocols.remoting.private import ItemFlag, SendAnswer
 from protocols.remoting.records import RecordTemplate
 
@@ -121,14 +121,22 @@ class Copy:
         )
 
 
-class Part(NamedTuple):
+class Part:
     """Answered: messages ``start`` to ``stop`` of a batch are items ``at``… of a frame."""
 
-    start: int
-    stop: int
-    copy: Copy
-    answer: SendAnswer
-    at: int
+    __slots__ = ("answer", "at", "copy", "start", "stop")
+
+    def __init__(self, start: int, stop: int, copy: Copy, answer: SendAnswer, at: int) -> None:
+        self.start = start
+        self.stop = stop
+        self.copy = copy
+        self.answer = answer
+        self.at = at
+
+
+NO_FAILURES: Final[dict[int, SendResult]] = {}
+NO_REFUSALS: Final[dict[int, tuple[QueueRef, ...]]] = {}
+"""Of nearly every batch: one for all, never written to."""
 
 
 class Batch:
@@ -179,10 +187,10 @@ class Batch:
         """Copies still without an answer, and 1 until all of it is on its way."""
 
         self.parts: list[Part] = []
-        self.failures: dict[int, SendResult] = {}
+        self.failures = NO_FAILURES
         """Messages that are not stored as they should be, by index."""
 
-        self.refused: dict[int, tuple[QueueRef, ...]] = {}
+        self.refused = NO_REFUSALS
         """Light queues that did not take a stored message, by index."""
 
         self.lane: Lane | None = None
@@ -194,6 +202,8 @@ class Batch:
 
     def fail(self, start: int, stop: int, code: Code, hint: str) -> None:
         """One copy of each of the messages *start* to *stop* is refused."""
+        if self.failures is NO_FAILURES:
+            self.failures = {}
         for index in range(start, stop):
             self.failures.setdefault(
                 index, SendResult(code=code, message_id=self.ids[index].decode(), hint=hint)
@@ -218,6 +228,10 @@ class Batch:
         self.settle(count)
 
     def _take_refusals(self, run: "Run", count: int, answer: SendAnswer, at: int) -> None:
+        if self.failures is NO_FAILURES:
+            self.failures = {}
+        if self.refused is NO_REFUSALS:
+            self.refused = {}
         for item, (code, remark) in answer.refused.items():
             if at <= item < at + count:
                 index = run.start + item - at
@@ -230,6 +244,8 @@ class Batch:
                 )
 
     def _take_partials(self, run: "Run", count: int, answer: SendAnswer, at: int) -> None:
+        if self.refused is NO_REFUSALS:
+            self.refused = {}
         for item, key, _ in answer.partial:
             if at <= item < at + count:
                 index = run.start + item - at
@@ -288,9 +304,10 @@ class BatchResults:
             return failure
         message_id = batch.ids[index].decode()
         refused = batch.refused.get(index, ())
-        for start, stop, copy, answer, at in batch.parts:
-            if start <= index < stop:
-                item = at + index - start
+        for part in batch.parts:
+            copy, answer = part.copy, part.answer
+            if part.start <= index < part.stop:
+                item = part.at + index - part.start
                 return SendResult(
                     message_id=message_id,
                     cluster=copy.link.cluster,

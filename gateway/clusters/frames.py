@@ -141,9 +141,12 @@ class FrameSender:
         return taken
 
     def _count(self, run: Run, sign: int) -> None:
-        batch = run.batch
-        self.pending_count += sign * run.count
-        self.pending_bytes += sign * (batch.size_bytes * run.count // len(batch.messages))
+        batch, count = run.batch, run.stop - run.start
+        size_bytes, of_count = batch.size_bytes, len(batch.ids)
+        if count < of_count:
+            size_bytes = size_bytes * count // of_count
+        self.pending_count += sign * count
+        self.pending_bytes += sign * size_bytes
 
     # ── frames ──────────────────────────────────────────────────────────────────────────
 
@@ -200,6 +203,13 @@ class FrameSender:
         """Encode all messages of a run that have nothing of their own; bytes added."""
         copy, batch = run.copy, run.batch
         bodies, ids = bodies_of(batch.messages), batch.ids
+        if run.stop - run.start == 1:  # a device's only message: no columns for it
+            body, flags = bodies[run.start], copy.flags
+            if not body and flags & RETAIN:
+                flags |= CLEARS_RETAINED
+            length = copy.template.add_one(pieces, body, ids[run.start], copy.queue_id, wall_ms)
+            items.append(ITEM.pack(length, set_index, flags, copy.order_hash, 0, NO_ONCE_KEY))
+            return length
         if run.count < len(bodies):
             bodies, ids = bodies[run.start : run.stop], ids[run.start : run.stop]
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)

@@ -125,6 +125,7 @@ class TidegateLink:
         self._reroute = reroute
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSender(self._write_frame)
+        self.submit: Callable[[Run], None] = self._frames.submit
         self._acks = AckSender(self._write_acks)
         self._marks: dict[int, list[MarkItem]] = {}
         self._credits: dict[int, int] = {}
@@ -216,9 +217,6 @@ class TidegateLink:
         self, topic: str, properties: Properties | bytes, born_host: bytes
     ) -> RecordTemplate:
         return RecordTemplate(topic, properties, born_host=born_host, store_host=self._store_host)
-
-    def submit(self, run: Run) -> None:
-        self._frames.submit(run)
 
     def take_pending(self, *, everything: bool = False) -> list[Run]:
         return self._frames.take_pending(everything=everything)

@@ -17,6 +17,7 @@ from protocols import clock
 from protocols.canonical import Message, SendResults
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
+from protocols.message_runs import MessageRun
 from protocols.mqtt.connection import (
     Acked,
     Early,
@@ -32,6 +33,7 @@ from protocols.mqtt.leftovers import put_aside
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import Agreed, open_session, server_reference
+from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packets import (
     Connect,
     Disconnect,
@@ -106,6 +108,7 @@ class Client:
         self.opened: Opened | None = None
         self._waiting: deque[Ordered] = NONE_WAITING
         self._inbound: Inbound | None = None
+        self._outbox: Outbox | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._receive_max = settings.receive_max
         self._is_busy = False
@@ -217,7 +220,7 @@ class Client:
             self._is_early = True
             self._set_reading()
         elif self.opened is not None:
-            outbox = self.opened.outbox
+            outbox = self._outbox = self._outbox or self.opened.outbox
             if isinstance(event, Acked):
                 outbox.acked(event.packet_ids)
             elif isinstance(event, Pubrec):
@@ -366,7 +369,9 @@ class Client:
     def post(self, messages: Sequence[Message], done: Callable[[SendResults], None]) -> None:
         assert self.opened is not None
         pipeline, call = self.front.services.pipeline, self.opened.call
-        self.front.received.inc(len(messages))
+        self.front.received.inc(
+            len(messages.bodies) if type(messages) is MessageRun else len(messages)
+        )
         pipeline.post(call, messages, done)
         if pipeline.is_congested(call) and not self._is_congested:
             self._is_congested = True

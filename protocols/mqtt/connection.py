@@ -7,9 +7,10 @@ resolved here, and whatever the peer does wrong ends here, in the words of its v
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from protocols.canonical import Head, Message, MessageRun
+from protocols.canonical import Head, Message
+from protocols.message_runs import MessageRun
 from protocols.mqtt.codec import (
     decode_packet,
     find_body,
@@ -47,6 +48,9 @@ EARLY_BYTES_MAX: Final = 1 << 20
 
 EARLY_BYTES_HIGH: Final = 1 << 15
 """From here on the owner is told to leave the rest in the kernel."""
+
+_new: Final[Any] = tuple.__new__
+"""Makes a named tuple without the Python function that its class has for it."""
 
 NO_HEADS: Final = Heads("")
 """Before CONNACK nobody publishes."""
@@ -302,7 +306,7 @@ class MqttConnection:
                 packet_ids: list[int] = []
                 stop = take_pubacks(data, position, packet_ids)
                 if stop > position:
-                    events.append(Acked(packet_ids))
+                    events.append(_new(Acked, (packet_ids,)))
                     return stop
         start, end = find_body(data, position)
         if not start:
@@ -336,7 +340,11 @@ class MqttConnection:
             learned_at = stop
         if bodies:
             self._count_unanswered(len(packet_ids))
-            events.append(PublishRun(_messages(spans, bodies), packet_ids))
+            if len(spans) == 1:
+                messages: Sequence[Message] = MessageRun(spans[0][0], bodies)
+            else:
+                messages = _messages(spans, bodies)
+            events.append(_new(PublishRun, (messages, packet_ids)))
         return stop
 
     def _learn_topic(self, data: bytes, position: int, first: int) -> bool:
@@ -489,9 +497,7 @@ def _run_firsts(limits: Limits) -> bytes:
 
 
 def _messages(spans: list[tuple[Head, int]], bodies: list[bytes]) -> Sequence[Message]:
-    """A run if they share one topic; else a message each."""
-    if len(spans) == 1:
-        return MessageRun(spans[0][0], bodies)
+    """Of several topics: a message each."""
     stops = [start for _, start in spans[1:]] + [len(bodies)]
     return [
         Message(head, body)

@@ -18,10 +18,10 @@ from protocols.canonical import (
     ONCE_BYTES,
     RELEASED_ONCE_PREFIX,
     Message,
-    MessageRun,
     SendResults,
 )
 from protocols.errors import Code
+from protocols.message_runs import MessageRun
 from protocols.mqtt.connection import MqttConnection, PublishRun
 from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.events import from_structured
@@ -120,6 +120,8 @@ class Inbound:
         """What is refused here, each behind so many posts that are done [MQTT-4.6.0-2]."""
 
         self._all_stored = Signal()
+        self._is_awaited = False
+        """Somebody wants to know when all is stored."""
 
     @property
     def received(self) -> tuple[int, ...]:
@@ -130,6 +132,7 @@ class Inbound:
         """Wait, within reason, until everything so far is stored or refused."""
         if self._under_way:
             self._all_stored.clear()
+            self._is_awaited = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STORED_S_MAX):
                     await self._all_stored.wait()
@@ -137,7 +140,8 @@ class Inbound:
     def _answered(self) -> None:
         self._done_count += 1
         self._under_way -= 1
-        if not self._under_way:
+        if not self._under_way and self._is_awaited:
+            self._is_awaited = False
             self._all_stored.set()
 
     # ── QoS 0 and 1 ─────────────────────────────────────────────────────────────────────

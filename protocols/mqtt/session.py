@@ -8,12 +8,15 @@ What a session knows apart from sockets and stores: its subscriptions, its packe
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from protocols.canonical import ReceiptHandle
 from protocols.mqtt.packets import SubscribeItem
 from protocols.mqtt.rendering import Column, Rendering
 from protocols.mqtt.topics import parse_filter
+
+_new: Final[Any] = tuple.__new__
+"""Makes a named tuple without the Python function that its class has for it."""
 
 PACKET_ID_MAX: Final = 65_535
 
@@ -153,11 +156,15 @@ class Subscriptions:
             item = self._by_tag.get(reads[0])
             if item is None or (is_own and item.no_local):
                 return None
-            return Plan(
-                item.qos if item.qos < qos else qos,
-                retain and item.retain_as_published,
-                (item.identifier,) if item.identifier else (),
+            plan: Plan = _new(
+                Plan,
+                (
+                    item.qos if item.qos < qos else qos,
+                    retain and item.retain_as_published,
+                    (item.identifier,) if item.identifier else (),
+                ),
             )
+            return plan
         key = (reads, qos, retain, is_own and self.has_no_local)
         if key not in self._plans:
             self._plans[key] = self._decide(*key)

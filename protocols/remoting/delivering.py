@@ -19,7 +19,7 @@ integers big-endian.
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from protocols.errors import PeerError
 
@@ -33,6 +33,12 @@ DELIVERY_ONE: Final = struct.Struct(">IIQIHBBHIBH")
 
 RUN: Final = struct.Struct(">IIIHBIIB")
 RUN_ONE: Final = struct.Struct(">IIIHBIIBH")
+
+
+_TAG: Final = struct.Struct(">H")
+
+_new: Final[Any] = tuple.__new__
+"""Makes a named tuple without the Python function that its class has for it."""
 
 
 class DeliveryItem(NamedTuple):
@@ -154,13 +160,16 @@ def decode_deliver(body: bytes | memoryview) -> DeliverBody:
             start += DELIVERY.size
             tags = struct.unpack_from(f">{tag_count}H", data, start)
             start += 2 * tag_count
-            deliveries.append(DeliveryItem._make((*fields, tags)))
+            deliveries.append(_new(DeliveryItem, (*fields, tags)))
         for _ in range(run_count):
             *fields, tag_count = RUN.unpack_from(data, start)
             start += RUN.size
-            tags = struct.unpack_from(f">{tag_count}H", data, start)
+            if tag_count == 1:
+                tags = _TAG.unpack_from(data, start)
+            else:
+                tags = struct.unpack_from(f">{tag_count}H", data, start)
             start += 2 * tag_count
-            runs.append(RunItem._make((*fields, tags)))
+            runs.append(_new(RunItem, (*fields, tags)))
     except struct.error as error:
         raise PeerError(f"DELIVER body: {error}") from error
     if start > len(data):

@@ -41,6 +41,8 @@ class MessageIds:
 
     def take_many(self, now_ms: int, count: int) -> list[bytes]:
         """*count* new ids; at most 65,535 at once."""
+        if count == 1:
+            return [self.take(now_ms)]
         if now_ms != self._prefix_ms:
             self._set_prefix(now_ms)
         if self._used_in_ms + count > 0xFFFF:

@@ -481,9 +481,26 @@ class RecordTemplate:
             sizes.append(size)
         return sizes
 
+    def add_one(
+        self, pieces: list[bytes], body: bytes, message_id: bytes, queue_id: int, born_ms: int
+    ) -> int:
+        """``add_plain`` of a single message; its size."""
+        if self._shared_for != (queue_id, born_ms, 0, 0):
+            self._set_shared(queue_id, born_ms, 0, 0)
+        body_size = len(body)
+        size = self._base_size + body_size
+        head = _HEAD.pack(size, self._magic, crc32(body) & _CRC_MASK, self._shared, body_size)
+        pieces += (head, body, self._middle, message_id, self._tail)
+        return size
+
     def _set_shared(self, queue_id: int, born_ms: int, sys_flag: int, flag: int) -> None:
         """The bytes that all records of one queue and millisecond share."""
+        known = self._shared_for
         self._shared_for = (queue_id, born_ms, sys_flag, flag)
+        if known == (queue_id, known[1], sys_flag, flag) and self._shared:  # a later millisecond
+            shared, at = self._shared, BORN_MS_AT - QUEUE_ID_AT
+            self._shared = shared[:at] + born_ms.to_bytes(8, "big") + shared[at + 8 :]
+            return
         self._shared = _MIDDLE.pack(
             queue_id & 0xFFFFFFFF,
             flag & 0xFFFFFFFF,
