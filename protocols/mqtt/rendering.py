@@ -149,8 +149,11 @@ class Column:
         """Of each: what stands before its packet id, a place for that, what stands behind."""
 
         self._whole = b""
-        heads, tails = map(len, pieces[::3]), map(len, pieces[2::3])
-        self.bytes_max = 2 + max(map(add, heads, tails))
+        if len(pieces) == 3:
+            self.bytes_max = 2 + len(pieces[0]) + len(pieces[2])
+        else:
+            heads, tails = map(len, pieces[::3]), map(len, pieces[2::3])
+            self.bytes_max = 2 + max(map(add, heads, tails))
         """Of the largest packet, about."""
 
     def __len__(self) -> int:
@@ -314,7 +317,7 @@ class Renderings:
             if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
                 return []
             bodies = [body]
-            if has_id:
+            if has_id and index + 1 < run.stop:
                 id_at = len(records[index]) - len(text) + len(ID_MARK)
                 index = take_alike(records, index, run.stop, id_at, ID_BYTES, bodies)
             else:
