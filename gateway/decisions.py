@@ -204,7 +204,7 @@ class Decider:
         """The first cluster of the route that can take the message."""
         target = route.choose(head.order_key or call.client_id or call.identity.name)
         if self.bridges:
-            match = partial(self.matching.match, call.tenant)
+            match = partial(self._match, call)
             head, target = bridged(head, route, target, self.bridges, match)
         names: Sequence[str] = (target.cluster or self.default_cluster, *route.failover)
         if head.order_key and not route.is_order_best_effort:
@@ -302,8 +302,14 @@ class Decider:
     def _wanted(self, call: Call, head: Head, topic: str) -> tuple[QueueRef, ...]:
         """The queues of the address; of a late message those that match it when it is visible."""
         if not head.is_late:
-            return self.matching.match(call.tenant, head.subject)
+            return self._match(call, head)
         return () if is_system_topic(topic) else LATE_QUEUES
+
+    def _match(self, call: Call, head: Head) -> tuple[QueueRef, ...]:
+        found = self.matching.match(call.tenant, head.subject)
+        if not head.without:
+            return found
+        return tuple([queue for queue in found if queue not in head.without])
 
     # ── queues ──────────────────────────────────────────────────────────────────────────
 

@@ -170,6 +170,7 @@ def is_plain(head: Head) -> bool:
     """It goes to a topic of its address and to whoever subscribed: no wish of its own."""
     return (
         head.queues is None
+        and not head.without
         and not head.retain
         and not head.is_late
         and head.is_in_topic

@@ -177,6 +177,9 @@ class Head:
     queues: tuple[QueueRef, ...] | None = None
     """Exactly these light queues get the message (AMQP exchanges); None: match the subject."""
 
+    without: tuple[QueueRef, ...] = ()
+    """Light queues that get the message by another head, though they match the subject too."""
+
     is_late: bool = False
     """Its messages are visible later (a delay, a transaction) and matched then, not now. Set by
     the pipeline."""

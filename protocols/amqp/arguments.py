@@ -88,6 +88,13 @@ def _one_of(problem: str, *allowed: str) -> Callable[[Field], str]:
 
 QUEUE_TYPES: Final = ("classic", "quorum")
 
+
+def _queue_type(field: Field) -> str:
+    if field.value == "stream":
+        return "streams are not supported here, use 'classic' or 'quorum'"
+    return _one_of("\"unsupported queue type '{}'\"", *QUEUE_TYPES)(field)
+
+
 QUEUE_ARGUMENTS: Final[dict[str, Callable[[Field], str]]] = {
     "x-expires": _positive,
     "x-message-ttl": _natural,
@@ -102,7 +109,7 @@ QUEUE_ARGUMENTS: Final[dict[str, Callable[[Field], str]]] = {
     "x-overflow": _one_of("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx"),
     "x-queue-mode": _one_of("\"unsupported queue mode '{}'\"", "default", "lazy"),
     "x-single-active-consumer": _bool,
-    "x-queue-type": _one_of("\"unsupported queue type '{}'\"", *QUEUE_TYPES),
+    "x-queue-type": _queue_type,
     "x-delivery-limit": _whole,
 }
 """Known arguments of queue.declare: checked, and compared when declared again."""

@@ -1,6 +1,6 @@
 """
 Takes what stores hand over for one virtual host and routes it by today's topology: dead letters,
-and messages of delayed exchanges whose time has come.
+messages of delayed exchanges whose time has come, and what passes from ``amq.topic`` to exchanges.
 
 Every gateway has a stream; they share the work. A letter is published as a new message under a
 once-key made of its place, and acknowledged when that is stored: a crash in between repeats the
@@ -25,8 +25,9 @@ from protocols.amqp.mapping import (
     queue_head,
     stored_block,
 )
+from protocols.amqp.passing import make_passed, passing_group, passing_place
 from protocols.amqp.replies import AmqpFault
-from protocols.amqp.targets import find_targets
+from protocols.amqp.targets import Targets, find_targets
 from protocols.amqp.topology import hand_over_name
 from protocols.canonical import (
     INTERNAL,
@@ -41,7 +42,6 @@ from protocols.canonical import (
     Read,
     SendResults,
     Start,
-    StoredMessage,
 )
 from protocols.errors import Code, GatewayError
 from protocols.pipeline import DeliveryStream
@@ -53,6 +53,9 @@ logger = logging.getLogger("tidegate.amqp")
 
 CREDIT: Final = 256
 """Letters that may be on their way at a time."""
+
+PASSING: Final = 1
+"""Tag of what exchanges behind ``amq.topic`` get."""
 
 OPEN_RETRY_S: Final = 1.0
 AGAIN_S: Final = 1.0
@@ -92,7 +95,9 @@ class DeadLetters:
         )
         queue = QueueRef(QueueKind.DEAD_LETTER, hand_over_name(vhost))
         self._spec = GroupSpec(
-            name=f"dead/{hand_over_name(vhost)}", reads=(Read(queue),), start=Start.EARLIEST
+            name=passing_group(vhost),
+            reads=(Read(queue), Read(passing_place(vhost), tag=PASSING)),
+            start=Start.EARLIEST,
         )
         self._stream: DeliveryStream | None = None
         self._early: list[Delivery] = []
@@ -149,15 +154,8 @@ class DeadLetters:
         stored = delivery.message
         try:
             content = content_of(stored)
-            exchange, letter = self._letter(stored, content)
-            targets = find_targets(
-                self._server.topology,
-                self._vhost,
-                self._tenant,
-                exchange,
-                letter.keys,
-                letter.headers,
-            )
+            exchange, letter = self._letter(delivery, content)
+            targets = self._targets(delivery, exchange, letter)
             block = stored_block(letter.properties, is_addressed=bool(targets.addresses))
         except (AmqpFault, GatewayError, ValueError, KeyError) as error:
             logger.warning("a dead letter of %s cannot be read: %s", self._vhost, error)
@@ -168,7 +166,7 @@ class DeadLetters:
         if refs:
             priority = block.priority if any(queue.max_priority for queue in queues) else -1
             heads.append(queue_head(exchange, letter.keys[0], refs, priority=priority))
-        heads += [address_head(item, block.priority, exchange) for item in targets.addresses]
+        heads += [address_head(item, block.priority, exchange, refs) for item in targets.addresses]
         wall_ms = clock.wall_ms()
         place = f"dead/{delivery.handle.broker}/{delivery.handle.position}"
         return [
@@ -178,9 +176,20 @@ class DeadLetters:
             for number, head in enumerate(heads)
         ]
 
-    def _letter(self, stored: StoredMessage, content: Content) -> tuple[str, Letter]:
+    def _targets(self, delivery: Delivery, exchange: str, letter: Letter) -> Targets:
+        topology = self._server.topology
+        if PASSING in delivery.reads:
+            queues = topology.route_onward(self._vhost, letter.keys[0], letter.headers)
+            return Targets(queues, (), ())
+        return find_targets(
+            topology, self._vhost, self._tenant, exchange, letter.keys, letter.headers
+        )
+
+    def _letter(self, delivery: Delivery, content: Content) -> tuple[str, Letter]:
         """Where it goes and as what; who names no reason has not died but was delayed."""
-        found = stored.properties
+        if PASSING in delivery.reads:
+            return content.exchange, make_passed(content)
+        found = delivery.message.properties
         if "TG_DEAD_REASON" not in found:
             return content.exchange, make_due(content)
         exchange, key = json.loads(unquote(found.get("TG_DEAD_NOTE", "")))

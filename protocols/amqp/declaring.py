@@ -48,8 +48,9 @@ async def exchange_declare(work: "ChannelWork", method: Method) -> None:
 async def exchange_delete(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeDelete)
     work.session.require_declarable("exchange", method.exchange)
-    await work.session.operations.delete_exchange(
-        work.session.vhost, method.exchange, if_unused=method.if_unused
+    session = work.session
+    await session.operations.delete_exchange(
+        session.vhost, method.exchange, tenant=session.call.tenant, if_unused=method.if_unused
     )
     if not method.nowait:
         work.send(ExchangeDeleteOk())
@@ -58,14 +59,16 @@ async def exchange_delete(work: "ChannelWork", method: Method) -> None:
 async def exchange_bind(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeBind)
     work.session.require_bindable(method.source, method.routing_key)
-    await work.session.operations.bind_exchange(_exchange_binding(work, method))
+    binding = _exchange_binding(work, method)
+    await work.session.operations.bind_exchange(binding, tenant=work.session.call.tenant)
     if not method.nowait:
         work.send(ExchangeBindOk())
 
 
 async def exchange_unbind(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeUnbind)
-    await work.session.operations.unbind_exchange(_exchange_binding(work, method))
+    binding = _exchange_binding(work, method)
+    await work.session.operations.unbind_exchange(binding, tenant=work.session.call.tenant)
     if not method.nowait:
         work.send(ExchangeUnbindOk())
 
@@ -128,9 +131,8 @@ async def queue_unbind(work: "ChannelWork", method: Method) -> None:
         if fault.code != replies.NOT_FOUND:
             raise
         queue = None
-    await session.operations.unbind_queue(
-        queue, _queue_binding(work, method, name, method.routing_key)
-    )
+    binding = _queue_binding(work, method, name, method.routing_key)
+    await session.operations.unbind_queue(queue, binding, tenant=session.call.tenant)
     work.send(QueueUnbindOk())
 
 

@@ -89,10 +89,12 @@ def queue_head(
     )
 
 
-def address_head(key: str, priority: int, exchange: str = AMQ_TOPIC) -> Head:
+def address_head(
+    key: str, priority: int, exchange: str = AMQ_TOPIC, without: tuple[QueueRef, ...] = ()
+) -> Head:
     """
     A publish to ``amq.topic``, be it by way of another *exchange*: whoever's filter matches the
-    address gets it.
+    address gets it, *without* those that this exchange has given it to.
     """
     subject = subject_of(key)
     is_exact = exchange == AMQ_TOPIC and routing_key_of(subject) == key
@@ -102,6 +104,7 @@ def address_head(key: str, priority: int, exchange: str = AMQ_TOPIC) -> Head:
         subject=subject,
         priority=priority,
         properties=(*origin, (ROUTING_KEY, key)) if has_key else origin,
+        without=without,
     )
 
 

@@ -30,6 +30,7 @@ from protocols.amqp.arguments import (
 from protocols.amqp.fields import encode_table
 from protocols.amqp.matching import DELAYED_TYPE
 from protocols.amqp.methods import ExchangeDeclare, QueueDeclare
+from protocols.amqp.passing import own_rows, passing_rows
 from protocols.amqp.replies import FROM_CODE, AmqpFault
 from protocols.amqp.topology import (
     BindingRecord,
@@ -138,7 +139,7 @@ class Operations:
         names = ("alternate-exchange", *((DELAYED_TYPE,) if known.is_delaying else ()))
         require_same_arguments(what, method.arguments, known.arguments, names)
 
-    async def delete_exchange(self, vhost: str, name: str, *, if_unused: bool) -> None:
+    async def delete_exchange(self, vhost: str, name: str, *, tenant: str, if_unused: bool) -> None:
         """Also its bindings, both ways; an unknown name is fine."""
         require_no_default(name)
         if name.startswith("amq."):
@@ -157,6 +158,9 @@ class Operations:
         await self._write(
             [Put(record_key(vhost, "exchange", name), None), *(Put(key, None) for key in keys)]
         )
+        shared = [item for item in inward if item.source == AMQ_TOPIC]
+        if rows := {row for item in shared for row in own_rows(self.topology, item)}:
+            await self._subscribe((), tuple(rows), tenant)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────
 
@@ -254,7 +258,7 @@ class Operations:
         except Refused:
             return 0  # its store is away; a queue without a record is dropped when it is found
         for source in {item.source for item in bindings}:
-            await self._drop_unused_exchange(record.vhost, source)
+            await self._drop_unused_exchange(record.vhost, source, record.tenant)
         return stat.ready_count
 
     # ── bindings ────────────────────────────────────────────────────────────────────────
@@ -270,44 +274,47 @@ class Operations:
         if binding.source == AMQ_TOPIC:
             rows = _rows(queue, binding)
             if binding.key and not rows:
-                raise AmqpFault(
-                    replies.NOT_IMPLEMENTED,
-                    f"binding key '{binding.key}' has too many inner '#' for amq.topic",
-                    is_hard=False,
-                )
+                raise _too_wide(binding)
             known = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
             if add := [row for row in rows if row not in known]:
-                version = await self._subscribe(add, (), queue)
+                version = await self._subscribe(
+                    add, (), queue.record.tenant, is_bound=queue.record.exclusive
+                )
         await self._barrier(version)
 
-    async def unbind_queue(self, queue: Queue | None, binding: BindingRecord) -> None:
+    async def unbind_queue(
+        self, queue: Queue | None, binding: BindingRecord, *, tenant: str
+    ) -> None:
         """What does not exist is not bound, which is fine."""
         await self._write([Put(binding_key(binding), None)])
         if queue is not None and binding.source == AMQ_TOPIC:
             kept = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
             gone = [row for row in _rows(queue, binding) if row not in kept]
-            await self._subscribe((), gone, queue)
-        await self._drop_unused_exchange(binding.vhost, binding.source)
+            await self._subscribe((), gone, tenant)
+        await self._drop_unused_exchange(binding.vhost, binding.source, tenant)
 
-    async def bind_exchange(self, binding: BindingRecord) -> None:
+    async def bind_exchange(self, binding: BindingRecord, *, tenant: str) -> None:
         for name in (binding.source, binding.destination):
             require_no_default(name)
-        if binding.source == AMQ_TOPIC:
-            raise AmqpFault(
-                replies.PRECONDITION_FAILED,
-                "amq.topic is shared with other protocols: bind queues to it, not exchanges",
-            )
         exchange = await self.exchange(binding.vhost, binding.source)
         await self.exchange(binding.vhost, binding.destination)
         if exchange.kind == "headers":
             check_headers_binding(binding.arguments)
-        await self._barrier(await self._put_binding(exchange, binding, is_bound=False))
+        is_shared = binding.source == AMQ_TOPIC
+        if is_shared and binding.key and not passing_rows(binding):
+            raise _too_wide(binding)
+        version = await self._put_binding(exchange, binding, is_bound=False)
+        if is_shared and (rows := own_rows(self.topology, binding)):
+            version = await self._subscribe(rows, (), tenant)
+        await self._barrier(version)
 
-    async def unbind_exchange(self, binding: BindingRecord) -> None:
+    async def unbind_exchange(self, binding: BindingRecord, *, tenant: str) -> None:
         for name in (binding.source, binding.destination):
             require_no_default(name)
         await self._write([Put(binding_key(binding), None)])
-        await self._drop_unused_exchange(binding.vhost, binding.source)
+        if binding.source == AMQ_TOPIC:
+            await self._subscribe((), own_rows(self.topology, binding), tenant)
+        await self._drop_unused_exchange(binding.vhost, binding.source, tenant)
 
     # ── readers ─────────────────────────────────────────────────────────────────────────
 
@@ -340,10 +347,10 @@ class Operations:
         all_of_it = self.topology.bindings_to(record.vhost, record.name, is_exchange=False)
         return [item for item in all_of_it if item.source == AMQ_TOPIC and item != binding]
 
-    async def _drop_unused_exchange(self, vhost: str, name: str) -> None:
+    async def _drop_unused_exchange(self, vhost: str, name: str, tenant: str) -> None:
         exchange = self.topology.exchanges.get((vhost, name))
         if exchange is not None and exchange.record.auto_delete and not exchange.bindings:
-            await self.delete_exchange(vhost, name, if_unused=False)
+            await self.delete_exchange(vhost, name, tenant=tenant, if_unused=False)
 
     async def _put_binding(
         self, exchange: Exchange, binding: BindingRecord, *, is_bound: bool
@@ -376,12 +383,16 @@ class Operations:
         return [result.is_ours for result in results]
 
     async def _subscribe(
-        self, add: Sequence[Subscription], remove: Sequence[Subscription], queue: Queue
+        self,
+        add: Sequence[Subscription],
+        remove: Sequence[Subscription],
+        tenant: str,
+        *,
+        is_bound: bool = False,
     ) -> int:
-        record = queue.record
         try:
             return await self.services.directory.subscribe(
-                tuple(add), tuple(remove), tenant=record.tenant, is_bound=record.exclusive
+                tuple(add), tuple(remove), tenant=tenant, is_bound=is_bound
             )
         except Refused as refused:
             raise fault_of(refused) from refused
@@ -405,6 +416,11 @@ def _rows(queue: Queue, binding: BindingRecord) -> list[Subscription]:
         Subscription(subject_filter, queue.ref, queue.spec.name)
         for subject_filter in filters_of(binding.key)
     ]
+
+
+def _too_wide(binding: BindingRecord) -> AmqpFault:
+    text = f"binding key '{binding.key}' has too many inner '#' for amq.topic"
+    return AmqpFault(replies.NOT_IMPLEMENTED, text, is_hard=False)
 
 
 def _require_own_name(what: str, name: str) -> None:

@@ -154,8 +154,9 @@ class Publisher:
         targets = find_targets(
             session.topology, session.vhost, session.call.tenant, exchange, keys, headers
         )
-        heads += [address_head(key, priority, exchange) for key in targets.addresses]
-        if refs := targets.refs:
+        refs = targets.refs
+        heads += [address_head(key, priority, exchange, refs) for key in targets.addresses]
+        if refs:
             level = min(priority, targets.highest_priority) or -1
             name = (exchange, keys[0], level, tuple(str(ref.incarnation) for ref in refs))
             head = self._heads.get(name)

@@ -327,9 +327,26 @@ class Topology:
         cached = self._routes.get((vhost, exchange, key))
         if cached is not None:
             return cached
-        found: dict[str, Queue] = {}
         visited = {exchange}
-        due = [exchange]
+        found, is_cacheable = self._walk(vhost, [exchange], visited, key, headers)
+        result = Routed(found, exchange != AMQ_TOPIC and AMQ_TOPIC in visited)
+        if is_cacheable:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[vhost, exchange, key] = result
+        return result
+
+    def route_onward(self, vhost: str, key: str, headers: Table) -> tuple[Queue, ...]:
+        """The queues behind the exchanges that get what ``amq.topic`` gets."""
+        shared = self.exchanges[vhost, AMQ_TOPIC]
+        due = [to for kind, to in shared.match(key, headers) if kind == "exchange"]
+        return self._walk(vhost, due, {AMQ_TOPIC, *due}, key, headers)[0]
+
+    def _walk(
+        self, vhost: str, due: list[str], visited: set[str], key: str, headers: Table
+    ) -> tuple[tuple[Queue, ...], bool]:
+        """(queues, each once; whether they are the same for any headers)"""
+        found: dict[str, Queue] = {}
         is_cacheable = True
         while due:
             name = due.pop()
@@ -347,9 +364,4 @@ class Topology:
                 onward.append(at.alternate)
             due += [to for to in onward if to not in visited and to != AMQ_TOPIC]
             visited.update(onward)
-        result = Routed(tuple(found.values()), exchange != AMQ_TOPIC and AMQ_TOPIC in visited)
-        if is_cacheable:
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
-            self._routes[vhost, exchange, key] = result
-        return result
+        return tuple(found.values()), is_cacheable

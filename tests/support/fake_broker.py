@@ -197,7 +197,8 @@ class FakeBroker:
         if head.queues is not None:
             return list(head.queues)
         found = self.filters.match(head.subject)
-        return sorted({ref for of, ref, _ in found if of == tenant}, key=repr)
+        wanted = {ref for of, ref, _ in found if of == tenant and ref not in head.without}
+        return sorted(wanted, key=repr)
 
     def topic_of(self, subject: str) -> str:
         first = subject.split("/")[0]

@@ -55,6 +55,8 @@ SCRIPTS: tuple[Callable[[Client], Seen], ...] = (
     routing.topics,
     routing.topics_shared_with_other_protocols,
     routing.an_exchange_before_the_shared_one,
+    routing.a_queue_behind_both,
+    routing.an_exchange_behind_the_shared_one,
     routing.names_left_to_the_server,
     refusals.unlike_declarations,
     refusals.bad_arguments,

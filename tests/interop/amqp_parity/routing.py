@@ -186,6 +186,42 @@ def an_exchange_before_the_shared_one(client: Client) -> Seen:
     return seen, found
 
 
+def a_queue_behind_both(client: Client) -> Seen:
+    """An exchange and ``amq.topic`` behind it lead to the same queue: it gets one."""
+    channel = client.channel()
+    channel.exchange_delete("before-both")
+    channel.exchange_declare("before-both", "fanout")
+    channel.exchange_bind("amq.topic", "before-both", "")
+    queue, other = client.declare(channel, "behind-both"), client.declare(channel, "behind-one")
+    channel.queue_bind(queue, "before-both", "")
+    channel.queue_bind(queue, "amq.topic", "both.#")
+    channel.queue_bind(other, "amq.topic", "both.x")
+    publish(channel, "both.x", b"1", exchange="before-both")
+    publish(channel, "both.y", b"2", exchange="amq.topic")
+    return drain(channel, queue), drain(channel, other)
+
+
+def an_exchange_behind_the_shared_one(client: Client) -> Seen:
+    """What ``amq.topic`` gets is routed on by the exchanges that are bound to it."""
+    channel = client.channel()
+    for name, kind in (("from-shared", "direct"), ("from-there", "headers")):
+        channel.exchange_delete(name)
+        channel.exchange_declare(name, kind)
+    channel.exchange_bind("from-shared", "amq.topic", "passed.#")
+    channel.exchange_bind("from-there", "from-shared", "passed.x")
+    queue, other = client.declare(channel, "behind-it"), client.declare(channel, "behind-there")
+    channel.queue_bind(queue, "from-shared", "passed.x")
+    channel.queue_bind(other, "from-there", "", {"x-match": "all", "n": 1})
+    for key, body in (("passed.x", b"1"), ("passed.y", b"2"), ("other", b"3")):
+        publish(channel, key, body, exchange="amq.topic", headers={"n": 1})
+    publish(channel, "passed.x", b"4", exchange="amq.topic", headers={"n": 2})
+    seen = client.wait_count(queue, 2), client.wait_count(other, 1)
+    found = headers_of(channel, queue), drain(channel, queue), drain(channel, other)
+    channel.exchange_unbind("from-shared", "amq.topic", "passed.#")
+    publish(channel, "passed.x", b"5", exchange="amq.topic")
+    return seen, found, drain(channel, queue)
+
+
 def names_left_to_the_server(client: Client) -> Seen:
     channel = client.channel()
     name = channel.queue_declare("", exclusive=True).method.queue
