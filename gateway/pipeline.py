@@ -34,6 +34,7 @@ from protocols.canonical import (
     AckResult,
     Call,
     Delivery,
+    GroupSpec,
     Head,
     InvisibleTimeChange,
     Message,
@@ -488,6 +489,11 @@ class GatewayPipeline:
 
     async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
         return await self.receipts.pop(call, request)
+
+    async def adopt(
+        self, call: Call, spec: GroupSpec, taker: str, invisible_ms: int
+    ) -> list[Delivery]:
+        return await self.receipts.adopt(call, spec, taker, invisible_ms)
 
     async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
         return await self.receipts.ack(handles)

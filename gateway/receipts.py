@@ -38,6 +38,27 @@ COUNT_MAX: Final = 1024
 WAIT_MS_MAX: Final = 60_000
 
 
+Poll = asyncio.Task[list[Delivery] | GatewayError]
+"""One pop at one store. It returns what it fails of: who asked may be gone by then."""
+
+
+async def _pop(
+    link: RunningLink, request: PopRequest, wait_ms: int
+) -> list[Delivery] | GatewayError:
+    try:
+        return await link.pop(request, count=request.count, wait_ms=wait_ms)
+    except GatewayError as error:
+        return error
+
+
+def _found_by(poll: Poll) -> list[Delivery]:
+    """What it brought."""
+    if poll.cancelled() or poll.exception() is not None:
+        return []
+    found = poll.result()
+    return [] if isinstance(found, GatewayError) else found
+
+
 class Receipts:
     """The three verbs that have to do with receipt handles."""
 
@@ -79,29 +100,43 @@ class Receipts:
             return []
         return await self._wait(links, request)
 
+    async def adopt(
+        self, call: Call, spec: GroupSpec, taker: str, invisible_ms: int
+    ) -> list[Delivery]:
+        """Of all stores that are up. Raises Refused: forbidden."""
+        spec = tenant_spec(call, spec)
+        self._check(call, spec)
+        found: list[Delivery] = []
+        for cluster in consume_clusters(self._decider, call, spec):
+            for link in cluster.up_links():
+                try:
+                    found += await link.adopt(spec, taker, invisible_ms)
+                except GatewayError as error:
+                    logger.info("what %s holds at %s: %s", taker, link.broker, error)
+        return found
+
     async def _poll(self, link: RunningLink, request: PopRequest, wait_ms: int) -> list[Delivery]:
         """
         One store. A poll cannot be called off: when the caller is cancelled, what it still brings
         is given back rather than hidden for nobody.
         """
-        poll = self._tasks.start(
-            link.pop(request, count=request.count, wait_ms=wait_ms), name=f"pop {link.broker}"
-        )
+        poll = self._start_poll(link, request, wait_ms)
         try:
-            return await asyncio.shield(poll)
+            found = await asyncio.shield(poll)
         except asyncio.CancelledError:
             poll.add_done_callback(self._give_back)
             raise
+        if isinstance(found, GatewayError):
+            raise found
+        return found
+
+    def _start_poll(self, link: RunningLink, request: PopRequest, wait_ms: int) -> Poll:
+        return self._tasks.start(_pop(link, request, wait_ms), name=f"pop {link.broker}")
 
     async def _wait(self, links: Sequence[RunningLink], request: PopRequest) -> list[Delivery]:
         """Long-poll at all stores; the first that has something decides."""
         wait_ms = min(request.wait_ms, WAIT_MS_MAX)
-        polls = {
-            self._tasks.start(
-                link.pop(request, count=request.count, wait_ms=wait_ms), name=f"pop {link.broker}"
-            )
-            for link in links
-        }
+        polls = {self._start_poll(link, request, wait_ms) for link in links}
         try:
             pending = set(polls)
             while pending:
@@ -109,7 +144,7 @@ class Receipts:
                 found = self._collect(done, request.count)
                 if found:
                     return found
-            failures = [error for poll in polls if (error := poll.exception()) is not None]
+            failures = [error for poll in polls if isinstance(error := poll.result(), GatewayError)]
             if len(failures) == len(polls):
                 raise failures[0]
             return []
@@ -118,19 +153,16 @@ class Receipts:
                 if not poll.done():
                     poll.add_done_callback(self._give_back)
 
-    def _collect(self, done: set["asyncio.Task[list[Delivery]]"], count: int) -> list[Delivery]:
+    def _collect(self, done: set[Poll], count: int) -> list[Delivery]:
         found: list[Delivery] = []
         for poll in done:
-            if poll.cancelled() or poll.exception() is not None:
-                continue
-            found += poll.result()
+            found += _found_by(poll)
         if len(found) > count:
             self.release([delivery.handle for delivery in found[count:]])
         return found[:count]
 
-    def _give_back(self, poll: "asyncio.Task[list[Delivery]]") -> None:
-        if not poll.cancelled() and poll.exception() is None:
-            self.release([delivery.handle for delivery in poll.result()])
+    def _give_back(self, poll: Poll) -> None:
+        self.release([delivery.handle for delivery in _found_by(poll)])
 
     def release(self, handles: Sequence[ReceiptHandle]) -> None:
         """Back to their places, unsent; not awaited."""

@@ -600,6 +600,9 @@ class PopRequest:
     attempt_id: str = ""
     """Names this receive of the client: the same again gets what its answer may have lost."""
 
+    taker: str = ""
+    """The client, if any gateway may ask what it holds (``Pipeline.adopt``)."""
+
 
 class InvisibleTimeChange(NamedTuple):
     """A new invisible time for one delivery; 0 returns it to its place at once."""

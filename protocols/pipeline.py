@@ -60,6 +60,15 @@ class Pipeline(Protocol):
         """Take messages and hide them; long-polls. Raises Refused."""
         ...
 
+    async def adopt(
+        self, call: Call, spec: GroupSpec, taker: str, invisible_ms: int
+    ) -> list[Delivery]:
+        """
+        What *taker* popped and has not settled, at whichever gateway: hidden anew, under new
+        handles, in the order of each store. What a store that is away has comes again by time.
+        """
+        ...
+
     async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
         """Done for good; idempotent; durable when answered."""
         ...

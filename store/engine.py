@@ -620,6 +620,7 @@ class Engine:
         tags: frozenset[str] = frozenset(),
         matches: Callable[[bytes], bool] | None = None,
         attempt_id: str = "",
+        taker: str = "",
     ) -> Sequence[Granted]:
         """
         Grant up to *count* entries, returned ones first, in entry order.
@@ -627,8 +628,8 @@ class Engine:
         Either *holder* (a stream: no deadline; any number the server chose, unique in its run)
         or *invisible_ms*. *tags*, *matches* (of records): other entries are done for this group;
         one call looks at so many, and wakes the group if it stops there. An *attempt_id* that took
-        something already gets what is left of it. The grant is logged, not awaited. An unknown
-        group takes nothing.
+        something already gets what is left of it. A *taker* may ask for what it holds (``adopt``).
+        The grant is logged, not awaited. An unknown group takes nothing.
         """
         self._core.at(now)
         found = self._parts.groups.get(group)
@@ -648,10 +649,23 @@ class Engine:
             wanted = self._reader.only_current(found, wanted)
         if invisible_ms:
             self._keeper.used(found, now)
-        take = partial(self._deliveries.take, found, wanted, now, holder, invisible_ms)
+        take = partial(self._deliveries.take, found, wanted, now, holder, invisible_ms, taker)
         if attempt_id:
             return self._attempts.take(found, attempt_id, now, invisible_ms, take)
         return take()
+
+    def adopt(
+        self, group: int, taker: str, above: int, count: int, now: Now, *, invisible_ms: int
+    ) -> Sequence[Granted]:
+        """
+        What *taker* popped and has not settled, beyond the position *above*, granted once more;
+        no further attempt. Earlier handles of it end. For a client that comes by another gateway.
+        """
+        self._core.at(now)
+        found = self._parts.groups.get(group)
+        if found is None or not taker:
+            return []
+        return self._attempts.adopt(found, taker, above, count, now, invisible_ms)
 
     def take_unacked(self, group: int, count: int, now: Now) -> list[Stretch] | None:
         """``take`` for a stream of a group that nobody acks; None: ``take`` must look."""

@@ -183,6 +183,10 @@ class StoreLink(Protocol):
 
     async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]: ...
 
+    async def adopt(self, spec: GroupSpec, taker: str, invisible_ms: int) -> list[Delivery]:
+        """What *taker* popped here and has not settled, under new handles; [] if nobody knows."""
+        ...
+
     # ── queues ──────────────────────────────────────────────────────────────────────────
 
     async def create_queue(self, ref: QueueRef, policy: Mapping[str, int | str]) -> None: ...

@@ -47,6 +47,7 @@ from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import (
     AckItem,
+    Adopt,
     Fence,
     GroupDrop,
     GroupOpened,
@@ -452,12 +453,30 @@ class TidegateLink:
             tags=list(request.tags),
             sql=request.sql,
             attempt_id=request.attempt_id,
+            taker=request.taker,
         )
+        return await self._take(PrivateCode.POP, body, spec.name, wait_ms / 1000 + 5.0)
+
+    async def adopt(self, spec: GroupSpec, taker: str, invisible_ms: int) -> list[Delivery]:
+        number = (await self._learn_group(spec))[1]
+        found: list[Delivery] = []
+        while True:
+            above = found[-1].handle.position if found else -1
+            body = Adopt(group=number, taker=taker, invisible_ms=invisible_ms, above=above)
+            page = await self._take(PrivateCode.ADOPT, body, spec.name, ASK_S_MAX)
+            if not page:
+                return found
+            found += page
+
+    async def _take(
+        self, code: PrivateCode, body: Pop | Adopt, group: str, timeout_s: float
+    ) -> list[Delivery]:
+        """Deliveries that are hidden from now on. Raises Refused."""
         now_ms = clock.wall_ms()
-        answer = await self._request(PrivateCode.POP, body, timeout_s=wait_ms / 1000 + 5.0)
+        answer = await self._request(code, body, timeout_s=timeout_s)
         if answer.code != ResponseCode.SUCCESS:
-            self._groups.pop(spec.name, None)
-            error = refusal_of(answer, spec.name)
+            self._groups.pop(group, None)
+            error = refusal_of(answer, group)
             if error.code == Code.MESSAGE_NOT_FOUND:
                 return []
             raise error
@@ -465,9 +484,9 @@ class TidegateLink:
             answer.body,
             self.cluster,
             self.broker,
-            {0: spec.name},
+            {0: group},
             popped_ms=now_ms,
-            invisible_ms=request.invisible_ms,
+            invisible_ms=body.invisible_ms,
         )
         return [delivery for _, deliveries in by_stream for delivery in deliveries]
 

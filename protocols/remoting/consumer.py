@@ -73,6 +73,7 @@ class Consumer:
     def __init__(
         self,
         group: str,
+        client_id: str,
         data: ConsumerData,
         call: Call,
         services: Services,
@@ -80,9 +81,13 @@ class Consumer:
         tasks: Tasks,
     ) -> None:
         self.group = group
+        self.client_id = client_id
         self.data = data
         self.holdings = Holdings()
         self.locked: set[Queue] = set()
+        self.member_version = 0
+        """Of the record that makes the client a member; 0: there is none yet."""
+
         self.is_closed = False
         self._call = call
         self._services = services
@@ -165,6 +170,25 @@ class Consumer:
                 raise
             await self._services.streams.open_group(self._call, spec)
 
+    async def adopt(self) -> None:
+        """
+        What the client holds since an earlier connection, at this gateway or another: it may be
+        done with some of that, and say so here. Raises Refused.
+        """
+        for topic, spec in list(self._specs.items()) if self.is_shared else ():
+            deliveries = await self._services.pipeline.adopt(
+                self._call, spec, self.client_id, self._settings.invisible_ms
+            )
+            found: dict[Queue, list[Delivery]] = {}
+            for delivery in deliveries:
+                queue = Queue(topic, delivery.handle.broker, delivery.message.queue_id)
+                found.setdefault(queue, []).append(delivery)
+            for queue, items in found.items():
+                self._seen[queue] = clock.monotonic()
+                self.holdings.adopt(queue, items)
+        if self.holdings.returned_count:
+            self._came_back.set()
+
     # ── pull ────────────────────────────────────────────────────────────────────────────
 
     async def pop(self, queue: Queue, header: PullHeader, wait_ms: int) -> list[bytes]:
@@ -178,17 +202,21 @@ class Consumer:
             return []
         wants = self.wants(queue.topic, header)
         self._seen[queue] = clock.monotonic()
+        count = max(1, min(header.count_max, POP_COUNT_MAX))
+        if unseen := holdings.go_on_from(queue, header.queue_offset, count):
+            return unseen
         begun = self._begun.get(queue, 0)
         deliveries = await self._pop(
             PopRequest(
                 group=await self.spec(queue.topic),
-                count=max(1, min(header.count_max, POP_COUNT_MAX)),
+                count=count,
                 invisible_ms=self._settings.invisible_ms,
                 wait_ms=wait_ms,
                 queue_id=queue.queue_id,
                 broker=queue.broker,
                 tags=wants.tags,
                 sql=wants.sql,
+                taker=self.client_id,
             )
         )
         if self.is_closed or self._begun.get(queue, 0) != begun:
@@ -357,6 +385,12 @@ class Consumer:
         self.is_closed = True
         self._came_back.set()
         self._end_pops()
+
+    async def stop(self) -> None:
+        """The client goes elsewhere: what it holds stays hidden until it says so there."""
+        self.leave()
+        await self._ack_once()
+        self.holdings.drain()
 
     async def close(self) -> None:
         """The client has gone: all it holds goes back to its place."""

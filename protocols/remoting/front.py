@@ -65,9 +65,9 @@ class Front:
             self.tasks.start(session.close(), name="close")
 
     async def close(self) -> None:
-        """Give back what clients hold, then end everything."""
+        """Clients keep what they hold for another gateway; then everything ends."""
         for session in list(self.sessions.values()):
-            await session.close()
+            await session.end()
         self.sessions.clear()
         await self.members.write_offsets()
         self.members.close()
@@ -80,6 +80,14 @@ class Front:
                 session.consumers[group].members_changed()
                 fields = {"consumerGroup": group}
                 peer.send_oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+    def is_elsewhere(self, session: Session, group: str) -> bool:
+        """The same client consumes for *group* over another connection to this gateway."""
+        return any(
+            other is not session and other.client_id == session.client_id
+            for other in self.sessions.values()
+            if group in other.consumers
+        )
 
     # ── topics ──────────────────────────────────────────────────────────────────────────
 

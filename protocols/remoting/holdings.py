@@ -50,6 +50,9 @@ class Holdings:
         self._by_position: dict[tuple[str, int], Held] = {}
         self._next: dict[Queue, int] = {}
         self._returned: deque[Delivery] = deque()
+        self._adopted: dict[Queue, deque[Delivery]] = {}
+        """Held since another connection of the client; it may not have got all of it."""
+
         self._retry_offset = 0
         self.count = 0
 
@@ -62,6 +65,39 @@ class Holdings:
         return len(self._returned)
 
     # ── in ──────────────────────────────────────────────────────────────────────────────
+
+    def adopt(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
+        """
+        Hold what the client popped over another connection, in the order of its offsets.
+
+        What is not a first delivery was in the retry topic, at an offset that nobody remembers:
+        it comes there again.
+        """
+        first = [delivery for delivery in deliveries if delivery.attempt == 1]
+        again = [delivery for delivery in deliveries if delivery.attempt > 1]
+        self._returned += again
+        self.count += len(again)
+        for delivery in sorted(first, key=_offset_of):
+            self._hold(queue, delivery, delivery.message.queue_offset)
+            self._adopted.setdefault(queue, deque()).append(delivery)
+        self._next.pop(queue, None)
+
+    def go_on_from(self, queue: Queue, offset: int, count: int) -> list[bytes]:
+        """
+        The client reads *queue* from *offset* on: it has got what lies below. Up to *count* of
+        what was adopted beyond it, which it has not.
+        """
+        records: list[bytes] = []
+        waiting = self._adopted.get(queue)
+        while waiting and len(records) < count:
+            delivery = waiting.popleft()
+            if delivery.message.queue_offset >= offset:
+                records.append(delivery.message.record)
+                offset = delivery.message.queue_offset + 1
+        if waiting is not None and not waiting:
+            del self._adopted[queue]
+        self._next[queue] = max(self._next.get(queue, 0), offset)
+        return records
 
     def take_in(self, queue: Queue, deliveries: Sequence[Delivery]) -> list[bytes]:
         """
@@ -147,6 +183,7 @@ class Holdings:
     def abandon(self, queue: Queue) -> list[ReceiptHandle]:
         """All that is held of one queue, to be given back."""
         handles: list[ReceiptHandle] = []
+        self._adopted.pop(queue, None)
         for held in self._queues.pop(queue, ()):
             self._forget(queue, held)
             if not held.is_settled:
@@ -160,6 +197,7 @@ class Holdings:
         self._queues.clear()
         self._by_position.clear()
         self._returned.clear()
+        self._adopted.clear()
         self.count = 0
         return handles
 
@@ -168,6 +206,10 @@ class Holdings:
         key = (queue.broker, held.position)
         if self._by_position.get(key) is held:
             del self._by_position[key]
+
+
+def _offset_of(delivery: Delivery) -> int:
+    return delivery.message.queue_offset
 
 
 def _as_retry(delivery: Delivery, queue_id: int, offset: int) -> bytes:

@@ -26,6 +26,10 @@ class Host(Protocol):
         """All connections."""
         ...
 
+    def is_elsewhere(self, session: "Session", group: str) -> bool:
+        """The same client consumes for *group* over another connection to this gateway."""
+        ...
+
     async def topic(self, call: Call, name: str) -> TopicInfo | None:
         """The topic, made now if that is allowed; None if there is none. Raises Refused."""
         ...

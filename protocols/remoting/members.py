@@ -34,7 +34,6 @@ class Members:
     def __init__(self, directory: Directory, changed: Callable[[str], None]) -> None:
         self._directory = directory
         self._changed = changed
-        self._versions: dict[str, int] = {}
         self._pending_offsets: dict[str, int] = {}
         self._undo = directory.watch(_MEMBER, self._news)
 
@@ -52,18 +51,23 @@ class Members:
         prefix = f"{_MEMBER}{group}/"
         return sorted(record.key[len(prefix) :] for record in self._directory.items(prefix))
 
-    async def join(self, group: str, client_id: str) -> None:
-        """Raises Refused if the directory is away."""
+    def has(self, group: str, client_id: str) -> bool:
+        record = self._directory.get(f"{_MEMBER}{group}/{client_id}")
+        return record is not None and record.value is not None
+
+    async def join(self, group: str, client_id: str) -> int:
+        """The version to leave with. Raises Refused if the directory is away."""
         key = f"{_MEMBER}{group}/{client_id}"
         (result,) = await self._directory.put([Put(key, client_id.encode(), is_bound=True)])
-        self._versions[key] = result.record.version
+        return result.record.version
 
-    async def leave(self, group: str, client_id: str) -> None:
-        """Unless the same client has joined again elsewhere."""
+    async def leave(self, group: str, client_id: str, version: int) -> bool:
+        """False: it has joined again since, over another connection or gateway, and stays."""
+        if not version:
+            return True
         key = f"{_MEMBER}{group}/{client_id}"
-        version = self._versions.pop(key, None)
-        if version is not None:
-            await self._directory.put([Put(key, None, if_version=version)])
+        (result,) = await self._directory.put([Put(key, None, if_version=version)])
+        return result.is_ours
 
     # ── locks ───────────────────────────────────────────────────────────────────────────
 

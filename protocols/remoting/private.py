@@ -44,6 +44,7 @@ class PrivateCode(IntEnum):
     ACK = 20021  # binary ACK items → binary results
     MARK = 20022  # binary MARK items → binary results (waits for the disk; oneway: does not)
     INDEX = 20023  # Index → binary results
+    ADOPT = 20024  # Adopt → binary DELIVER body
     ONCE_RELEASE = 20026  # once-keys back to back → empty
     QUEUE_CREATE = 20030  # QueueCreate → empty
     QUEUE_DROP = 20031  # QueueDrop → QueueCounts
@@ -320,6 +321,17 @@ class Pop(_Body, frozen=True, kw_only=True):
     tags: list[str] = []
     sql: str = ""
     attempt_id: str = ""
+    taker: str = ""
+    """Client for which it is taken: by this name any gateway may ask for it (``ADOPT``)."""
+
+
+class Adopt(_Body, frozen=True, kw_only=True):
+    """What *taker* holds beyond the position *above*, once more and under new handles."""
+
+    group: int
+    taker: str
+    invisible_ms: int
+    above: int = -1
 
 
 class IndexItem(NamedTuple):

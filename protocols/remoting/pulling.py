@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import Call, StoredMessage
 from protocols.errors import Code, Refused
-from protocols.remoting.codes import PullFlag, ResponseCode
+from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import check_consume
 from protocols.remoting.headers import PullHeader, int_field, pull_header, text_field
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 SUSPEND_MS_MAX: Final = 30_000
 """Longest hold of a pull, whatever the client asks for."""
 
+ASKED_S: Final = 2.0
+"""For the heartbeat of a client that has just connected; it waits some 3 s for an answer."""
+
+TOLD_S: Final = 35.0
+"""The same where no answer is wanted. 4.x clients send their heartbeats each 30 s."""
+
 PULL_BYTES_MAX: Final = 256 << 10
 """Bytes of one pull answer (``maxTransferBytesOnMessageInMemory``)."""
 
@@ -31,6 +37,10 @@ async def pull(session: "Session", call: Call, command: RemotingCommand) -> Remo
     header = pull_header(command.fields)
     queue = await _queue(session, call, header.topic, header.broker, header.queue_id)
     consumer = await _consumer(session, header.group)
+    if consumer is None and _is_pushed(command, header) and session.is_unheard:
+        consumer = await session.consumer(header.group, header.suspend_ms / 1000)
+        if consumer is None and session.is_unheard:
+            return _pulled(command, ResponseCode.PULL_NOT_FOUND, header.queue_offset)
     if header.sys_flag & PullFlag.COMMIT_OFFSET:
         _commit(session, header.group, queue, header.commit_offset)
     wait_ms = min(header.suspend_ms, SUSPEND_MS_MAX) if header.sys_flag & PullFlag.SUSPEND else 0
@@ -46,6 +56,12 @@ async def pull(session: "Session", call: Call, command: RemotingCommand) -> Remo
         return _pulled(command, ResponseCode.PULL_NOT_FOUND, header.queue_offset)
     following = max(header.queue_offset, consumer.holdings.next_offset(queue))
     return _pulled(command, ResponseCode.SUCCESS, following, b"".join(records))
+
+
+def _is_pushed(command: RemotingCommand, header: PullHeader) -> bool:
+    """Of a push consumer in clustering mode that has consumed something: none else commits here."""
+    is_pull = command.code == RequestCode.PULL_MESSAGE
+    return is_pull and bool(header.sys_flag & PullFlag.COMMIT_OFFSET)
 
 
 async def _consumer(session: "Session", group: str) -> "Consumer | None":
@@ -146,6 +162,8 @@ async def update_offset(
 ) -> RemotingCommand:
     """15: ack of what the client holds below the offset, or the offset itself."""
     offset = int_field(command.fields, "commitOffset")
+    wait_s = TOLD_S if command.is_oneway else ASKED_S
+    await session.consumer(command.fields.get("consumerGroup", ""), wait_s)
     if command.fields.get("bname"):
         group, queue = await _group_and_queue(session, call, command)
         _commit(session, group, queue, offset)

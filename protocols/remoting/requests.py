@@ -106,6 +106,7 @@ async def heartbeat(session: "Session", call: Call, command: RemotingCommand) ->
                 await _take_in(session, call, data)
             except GatewayError as error:
                 failure = error
+    session.has_beaten()
     if failure is not None:
         raise failure
     return command.answer()
@@ -116,6 +117,8 @@ async def _take_in(session: "Session", call: Call, data: ConsumerData) -> None:
     consumer = session.consumers.get(data.group_name)
     if consumer is not None:
         consumer.data = data
+        if not session.host.members.has(data.group_name, session.client_id):
+            await _enter(session, consumer)  # it went with a lease, or with another connection
         return
     if len(session.consumers) >= GROUPS_MAX or "/" in data.group_name:
         raise Refused(Code.ILLEGAL_CONSUMER_GROUP, data.group_name, "not this one")
@@ -124,17 +127,21 @@ async def _take_in(session: "Session", call: Call, data: ConsumerData) -> None:
 
 async def _join(session: "Session", call: Call, data: ConsumerData) -> None:
     host = session.host
-    consumer = Consumer(data.group_name, data, call, host.services, host.settings, host.tasks)
+    consumer = Consumer(
+        data.group_name, session.client_id, data, call, host.services, host.settings, host.tasks
+    )
+    await consumer.open()
+    if not host.is_elsewhere(session, data.group_name):
+        await consumer.adopt()
+    await _enter(session, consumer)
     session.consumers[data.group_name] = consumer
-    try:
-        await consumer.open()
-        await host.members.join(data.group_name, session.client_id)
-    except BaseException:
-        if session.consumers.get(data.group_name) is consumer:
-            del session.consumers[data.group_name]
-        raise
     if not session.peer.is_open:  # it went while we waited: nobody else would clean up
         await session.drop_consumer(data.group_name)
+
+
+async def _enter(session: "Session", consumer: Consumer) -> None:
+    members = session.host.members
+    consumer.member_version = await members.join(consumer.group, session.client_id)
 
 
 async def unregister(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
@@ -180,7 +187,7 @@ async def send_back(session: "Session", call: Call, command: RemotingCommand) ->
     fields = command.fields
     group = text_field(fields, "group")
     level = int_field(fields, "delayLevel", 0)
-    consumer = session.consumers.get(group)
+    consumer = await session.consumer(group, pulling.ASKED_S)
     held = (
         consumer.holdings.find(fields.get("bname", ""), int_field(fields, "offset"))
         if consumer is not None

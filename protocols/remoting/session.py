@@ -9,6 +9,7 @@ any order.
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -54,8 +55,14 @@ WAITING_MAX: Final = 4096
 MOVE_S: Final = 2.0
 """For answers to what was read before the gateway began to drain."""
 
+BEAT_S_MAX: Final = 35.0
+"""Java's clients send a heartbeat each 30 s; those of 5.x also when they have connected."""
+
 LEAVING_S: Final = 2.0
-"""For commits that a client sent before it left a group, and that come after that."""
+"""
+For commits that a client sent before it left a group, and that come after that; and for a client
+whose connection was lost to come back by another one, with all that it holds.
+"""
 
 CALLS_MAX: Final = 64
 """Identities that one connection may sign as; more forget the first."""
@@ -90,11 +97,16 @@ class Session:
         self.naming = asyncio.Lock()
         """Held while the queue of a commit is looked up: what came after it waits."""
 
+        self._born = clock.monotonic()
+        self._beat = asyncio.Event()
         self._heads = Heads()
         self._calls: dict[str, Call] = {}
         self._waiting_count = 0
         self._backlog: list[RemotingCommand] = []
         self._is_draining = False
+        self._is_moving = False
+        """The client goes to another gateway, with what it holds."""
+
         self._leave: Callable[[], None] | None = None
 
     @property
@@ -203,6 +215,7 @@ class Session:
 
     def _move(self) -> None:
         """The gateway drains: nothing more is read, what was is answered. Clients connect again."""
+        self._is_moving = True
         self.peer.pause()
         asyncio.get_running_loop().call_later(MOVE_S, self.peer.close)
 
@@ -242,6 +255,27 @@ class Session:
         finally:
             self._waiting_count -= 1
         self.answer(command, answer)
+
+    def has_beaten(self) -> None:
+        """All groups of a heartbeat were taken in."""
+        self._beat.set()
+
+    async def consumer(self, group: str, wait_s: float) -> Consumer | None:
+        """
+        The client as a member of *group*. One that comes back over a new connection may pull and
+        commit before its first heartbeat tells who it is.
+        """
+        left = min(wait_s, self._born + BEAT_S_MAX - clock.monotonic())
+        if self.is_unheard and left > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._beat.wait()
+        return self.consumers.get(group)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Its first heartbeat may still come."""
+        return not self._beat.is_set() and clock.monotonic() < self._born + BEAT_S_MAX
 
     def answer(self, command: RemotingCommand, answer: RemotingCommand) -> None:
         if not command.is_oneway:
@@ -401,8 +435,9 @@ class Session:
             consumer.leave()
             self.leaving.append(consumer)
         try:
-            await self.host.members.unlock(group, self.client_id, list(consumer.locked))
-            await self.host.members.leave(group, self.client_id)
+            # Locks after that: a client that is back over another connection keeps its queues.
+            if await self.host.members.leave(group, self.client_id, consumer.member_version):
+                await self.host.members.unlock(group, self.client_id, list(consumer.locked))
         except GatewayError as error:
             logger.info("leaving group %s: %s", group, error)
         return consumer
@@ -414,8 +449,16 @@ class Session:
         for undo in self.checks.values():
             undo()
         self.checks.clear()
+        if self._is_moving:
+            for consumer in self.consumers.values():
+                await consumer.stop()
         for group in list(self.consumers):
-            await self.drop_consumer(group)
+            await self.leave_group(group)
+
+    async def end(self) -> None:
+        """The gateway ends. The client goes to another one, and keeps what it holds."""
+        self._is_moving = True
+        await self.close()
         leaving, self.leaving = self.leaving, []
         for consumer in leaving:
             await consumer.close()

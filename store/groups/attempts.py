@@ -1,8 +1,8 @@
 """
-Receives that a client repeats because their answer was lost: the same id gets the same again.
+What a client holds, once more: it repeats a receive whose answer was lost, or its gateway has gone.
 
-Kept in memory only: after a restart what was granted comes back when its time is over, as it
-would without. (Apache: ``attemptId`` of ordered pops, ``ConsumerOrderInfoManager``.)
+Attempt ids are kept in memory only: after a restart what was granted comes back when its time is
+over, as it would without. (Apache: ``attemptId`` of ordered pops, ``ConsumerOrderInfoManager``.)
 """
 
 from collections import OrderedDict
@@ -36,13 +36,26 @@ class Attempts:
         """What this id holds already, or else what *take_more* finds."""
         key = (group.number, attempt_id)
         batch = self._batches.pop(key, None)
-        again = batch and self._deliveries.regrant(group, batch, now, invisible_ms)
-        if again:
-            self._batches[key] = again[0]
-            return again[1]
+        left = [at for at in batch.positions if group.in_flight.get(at) is batch] if batch else []
+        if batch and left:
+            self._batches[key], again = self._deliveries.grant_anew(
+                group, left, batch.taker, now, invisible_ms
+            )
+            return again
         granted = take_more()
         if granted and granted[0].position in group.in_flight:
             self._batches[key] = group.in_flight[granted[0].position]
             if len(self._batches) > ATTEMPTS_MAX:
                 self._batches.popitem(last=False)
         return granted
+
+    def adopt(
+        self, group: Group, taker: str, above: int, count: int, now: Now, invisible_ms: int
+    ) -> Sequence[Granted]:
+        """Up to *count* of what *taker* holds beyond the position *above*."""
+        held = sorted(
+            at for at, batch in group.in_flight.items() if batch.taker == taker and at > above
+        )
+        if not held:
+            return []
+        return self._deliveries.grant_anew(group, held[:count], taker, now, invisible_ms)[1]

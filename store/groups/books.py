@@ -44,7 +44,7 @@ class Books:
         group.last_grant = max(group.last_grant, record.grant)
         if known:
             batch = GrantBatch(record.grant, epoch, 0, known)
-            batch.invisible_ms = record.invisible_ms
+            batch.invisible_ms, batch.taker = record.invisible_ms, record.taker
             batch.is_stream = bool(record.flags & GRANT_TO_STREAM)
             group.granted(batch, known)
 

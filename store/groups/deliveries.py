@@ -78,7 +78,13 @@ class Deliveries:
     # ── out ─────────────────────────────────────────────────────────────────────────────
 
     def take(
-        self, group: Group, wanted: Wanted, now: Now, holder: int, invisible_ms: int
+        self,
+        group: Group,
+        wanted: Wanted,
+        now: Now,
+        holder: int,
+        invisible_ms: int,
+        taker: str = "",
     ) -> Sequence[Granted]:
         """Grant returned entries, then new ones."""
         fresh: Fresh | None
@@ -117,7 +123,7 @@ class Deliveries:
             group.top = group.last_done = positions[-1]
             return self._granted(group, positions, ordinals, 0)
         grant = group.last_grant + 1
-        self._log_grant(group, grant, invisible_ms, holder, positions, held, scans)
+        self._log_grant(group, grant, invisible_ms, holder, positions, held, scans, taker)
         if held:
             assert fresh is not None
             group.hold(held, fresh.held)
@@ -125,6 +131,7 @@ class Deliveries:
             group.last_grant = grant
             return []
         batch = GrantBatch(grant, self._core.log.epoch, holder, positions)
+        batch.taker = taker
         group.granted(batch, ordinals)
         self._watch(group, batch, now, invisible_ms, holder)
         self._core.counters.granted += len(positions)
@@ -141,10 +148,11 @@ class Deliveries:
         positions: Sequence[int],
         held: Sequence[int],
         scans: Sequence[tuple[int, int]],
+        taker: str = "",
     ) -> None:
         if not group.spec.is_volatile:
             flags = GRANT_TO_STREAM if holder else 0
-            record = Grant(group.number, grant, invisible_ms, flags, positions, held, scans)
+            record = Grant(group.number, grant, invisible_ms, flags, positions, held, scans, taker)
             self._core.log.state(Kind.GRANT, encode_grant(record))
 
     def _watch(
@@ -194,20 +202,25 @@ class Deliveries:
             out.append(Granted(at, grant, attempt, bits, record, tags, packet_id, stage))
         return out
 
-    def regrant(
-        self, group: Group, batch: GrantBatch, now: Now, invisible_ms: int
-    ) -> tuple[GrantBatch, Sequence[Granted]] | None:
-        """What is left of a batch once more, to who asked for it again; no further attempt."""
-        positions = [at for at in batch.positions if group.in_flight.get(at) is batch]
-        if not positions:
-            return None
+    def grant_anew(
+        self, group: Group, positions: Sequence[int], taker: str, now: Now, invisible_ms: int
+    ) -> tuple[GrantBatch, Sequence[Granted]]:
+        """In flight once more, to be sent; no further attempt."""
+        batch = self._hide_anew(group, positions, taker, now, invisible_ms)
         ordinals = [group.open[position] for position in positions]
+        return batch, self._granted(group, positions, ordinals, batch.grant)
+
+    def _hide_anew(
+        self, group: Group, positions: Sequence[int], taker: str, now: Now, invisible_ms: int
+    ) -> GrantBatch:
+        """In flight under another grant, which handles of before do not know."""
         grant = group.last_grant + 1
-        self._log_grant(group, grant, invisible_ms, 0, positions, [], [])
-        again = GrantBatch(grant, self._core.log.epoch, 0, positions)
-        group.granted(again, ordinals)
-        self._watch(group, again, now, invisible_ms, 0)
-        return again, self._granted(group, positions, ordinals, grant)
+        self._log_grant(group, grant, invisible_ms, 0, positions, [], [], taker)
+        batch = GrantBatch(grant, self._core.log.epoch, 0, positions)
+        batch.taker = taker
+        group.granted(batch, [group.open[position] for position in positions])
+        self._watch(group, batch, now, invisible_ms, 0)
+        return batch
 
     # ── back ────────────────────────────────────────────────────────────────────────────
 
@@ -302,12 +315,7 @@ class Deliveries:
             self._return(group, [position], counts=action != AckAction.RELEASE)
             return batch.grant
         assert now is not None, "a delay needs the time"
-        grant = group.last_grant + 1
-        self._log_grant(group, grant, delay_ms, 0, [position], [], [])
-        fresh = GrantBatch(grant, self._core.log.epoch, 0, [position])
-        group.granted(fresh, [group.open[position]])
-        self._watch(group, fresh, now, delay_ms, 0)
-        return grant
+        return self._hide_anew(group, [position], batch.taker, now, delay_ms).grant
 
     def _return(self, group: Group, positions: Sequence[int], *, counts: bool) -> None:
         """Back in place; those that had their last attempt to the dead-letter topic."""

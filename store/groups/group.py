@@ -86,6 +86,7 @@ class GrantBatch:
         "is_stream",
         "left",
         "positions",
+        "taker",
     )
 
     def __init__(self, grant: int, epoch: int, holder: int, positions: Sequence[int]) -> None:
@@ -103,6 +104,8 @@ class GrantBatch:
         """Granted to a stream, which may be gone by now."""
 
         self.deadline = NO_DEADLINE
+        self.taker = ""
+        """Client that popped it, if it said so: any gateway may ask for it by that name."""
 
     def is_named_by(self, grant: int, epoch: int, now_epoch: int) -> bool:
         """

@@ -253,7 +253,7 @@ def _row(read: GroupRead, tag: int, stop_at: int, to_position: int) -> ReadRow:
 def _dump(group: Group) -> list[Any]:
     rows = [_row(read, read.tag, read.stop_at, read.to_position) for read in group.reads.values()]
     flights = [
-        (position, batch.grant, batch.epoch, batch.invisible_ms, batch.is_stream)
+        (position, batch.grant, batch.epoch, batch.invisible_ms, batch.is_stream, batch.taker)
         for position, batch in group.in_flight.items()
     ]
     facts = (
@@ -275,13 +275,14 @@ def _load_facts(group: Group, facts: list[Any], core: Core) -> None:
     """The index up to the snapshot is there already; what it lacks was lost to rot."""
     last_grant, top, last_done, live_from, serial, flights, returned, held, attempts, marks = facts
     ordinals = core.entries.known
-    batches: dict[tuple[int, int, int, bool], list[int]] = {}
-    for position, grant, epoch, invisible_ms, is_stream in flights:
-        batches.setdefault((grant, epoch, invisible_ms, is_stream), []).append(position)
-    for (grant, epoch, invisible_ms, is_stream), positions in batches.items():
+    batches: dict[tuple[Any, ...], list[int]] = {}
+    for position, *named in flights:
+        batches.setdefault(tuple(named), []).append(position)
+    for (grant, epoch, invisible_ms, is_stream, *taker), positions in batches.items():
         known = ordinals(positions)
         batch = GrantBatch(grant, epoch, 0, known)
         batch.invisible_ms, batch.is_stream = invisible_ms, is_stream
+        batch.taker = taker[0] if taker else ""  # older snapshots have none
         group.granted(batch, known)
     back = ordinals(returned)
     batch = GrantBatch(0, 0, 0, back)

@@ -4,7 +4,7 @@ from typing import Final
 
 from protocols.canonical import ShareStrategy
 from protocols.errors import Code, Refused
-from protocols.remoting.private import GroupOpen, Pop, StreamOpen
+from protocols.remoting.private import Adopt, GroupOpen, Pop, StreamOpen
 from store.policies.terms import check_policy
 
 U16_MAX: Final = 0xFFFF
@@ -14,6 +14,9 @@ I64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 NAME_CHARACTERS_MAX: Final = 70_000
 """Longest name of a group or queue: an MQTT filter or client id has up to 65,535 bytes, and
 goes behind a prefix and a tenant."""
+
+TAKER_CHARACTERS_MAX: Final = 512
+"""It is written down with each grant; Java's client ids have some 40 characters."""
 
 READS_MAX: Final = 10_000
 STARTS: Final = ("end", "earliest", "epoch")
@@ -62,9 +65,12 @@ def check_stream_open(asked: StreamOpen) -> None:
     require(asked.strategy in STRATEGIES, "stream", f"strategy {asked.strategy}")
 
 
-def check_pop(asked: Pop) -> None:
+def check_pop(asked: Pop | Adopt) -> None:
     require(0 <= asked.group <= U32_MAX, "pop", f"group {asked.group} is no u32")
-    require(asked.count > 0, "pop", f"count {asked.count}")
+    require(isinstance(asked, Adopt) or asked.count > 0, "pop", "count: 1 or more")
+    if asked.taker or isinstance(asked, Adopt):
+        hint = f"{len(asked.taker)} characters, 1 to {TAKER_CHARACTERS_MAX}"
+        require(0 < len(asked.taker) <= TAKER_CHARACTERS_MAX, "taker", hint)
     require(
         0 < asked.invisible_ms <= INVISIBLE_MS_MAX,
         "pop",

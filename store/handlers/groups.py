@@ -11,6 +11,7 @@ from protocols.remoting.delivering import DeliveryItem, encode_deliver
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
+    Adopt,
     GroupDrop,
     GroupOpen,
     Index,
@@ -186,11 +187,31 @@ def take_body(context: Context, asked: Pop, now: Now) -> bytes | None:
         tags=frozenset(asked.tags),
         matches=parse_sql(asked.sql).matches,
         attempt_id=asked.attempt_id,
+        taker=asked.taker,
     )
     records, items, left = pack(context, asked.group, granted, now, bytes_max=FRAME_BYTES_MAX >> 1)
     if left:
         context.release(asked.group, left, now)
     return encode_deliver(engine.epoch, records, items) if items else None
+
+
+def adopt(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """What a client holds, for a gateway that it has come to; asked again for what follows."""
+    asked = decode(request, Adopt)
+    check_pop(asked)
+    now = clock.read()
+    granted = context.engine.adopt(
+        asked.group,
+        asked.taker,
+        asked.above,
+        FRAME_ITEMS_MAX,
+        now,
+        invisible_ms=asked.invisible_ms,
+    )
+    records, items, _ = pack(context, asked.group, granted, now, bytes_max=FRAME_BYTES_MAX >> 1)
+    return request.answer(body=encode_deliver(context.engine.epoch, records, items))
 
 
 def pack(
@@ -349,6 +370,7 @@ HANDLERS: dict[int, Handler] = {
     PrivateCode.STREAM_CLOSE: close_stream,
     PrivateCode.STREAM_CREDIT: credit_streams,
     PrivateCode.POP: pop,
+    PrivateCode.ADOPT: adopt,
     PrivateCode.ACK: ack,
     PrivateCode.MARK: mark,
     PrivateCode.INDEX: index,

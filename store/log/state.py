@@ -56,20 +56,26 @@ class Grant(NamedTuple):
     scans: Sequence[tuple[int, int]] = ()
     """(serial of the read, queue offset it will be read from next)."""
 
+    taker: str = ""
+    """Client that may ask for it by name; text up to the end of the record."""
+
 
 def encode_grant(grant: Grant) -> bytes:
     count, held = len(grant.positions), len(grant.held)
     head = _GRANT.pack(*grant[:4], count, held, len(grant.scans))
     numbers = longs(count + held).pack(*grant.positions, *grant.held)
-    return head + numbers + b"".join([_SCAN.pack(*scan) for scan in grant.scans])
+    scans = b"".join([_SCAN.pack(*scan) for scan in grant.scans])
+    return head + numbers + scans + grant.taker.encode()
 
 
 def decode_grant(payload: memoryview) -> Grant:
     group, grant, invisible_ms, flags, count, held, scan_count = _GRANT.unpack_from(payload)
     numbers = longs(count + held).unpack_from(payload, _GRANT.size)
     at = _GRANT.size + 8 * (count + held)
-    scans = list(_SCAN.iter_unpack(payload[at : at + scan_count * _SCAN.size]))
-    return Grant(group, grant, invisible_ms, flags, numbers[:count], numbers[count:], scans)
+    end = at + scan_count * _SCAN.size
+    scans = list(_SCAN.iter_unpack(payload[at:end]))
+    taker = str(payload[end:], "utf-8") if end < len(payload) else ""
+    return Grant(group, grant, invisible_ms, flags, numbers[:count], numbers[count:], scans, taker)
 
 
 # ── acks, returns, marks ────────────────────────────────────────────────────────────────

@@ -368,6 +368,54 @@ async def test_lost_client_gives_back(client: Client, services: FakeServices) ->
     await other.remoting.close()
 
 
+async def test_a_client_that_comes_again_goes_on(client: Client, services: FakeServices) -> None:
+    """
+    Over a new connection it has what it held: its commits count, and what an answer did not bring
+    it comes now. What it asks before its first heartbeat waits for that.
+    """
+    for body in (b"one", b"two", b"three"):
+        await client.send("T", body)
+    await client.join("g", "T")
+    assert bodies(await client.pull("g", "T", maxMsgNums=2)) == [b"one", b"two"]
+    assert bodies(await client.pull("g", "T", offset=2)) == [b"three"]  # never read
+    other = await Client().connect(services.listeners["remoting"])
+    (old,) = services.clients.connected
+    client.remoting.peer.abort()
+    flags = {"sysFlag": int(PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND), "commitOffset": 1}
+    asked = asyncio.ensure_future(other.pull("g", "T", offset=2, wait_ms=60_000, **flags))
+    await eventually(lambda: old not in services.clients.connected, "the old connection has gone")
+    assert not asked.done()
+    await other.join("g", "T")
+    assert bodies(await asked) == [b"three"]
+    await other.ask(
+        RequestCode.UPDATE_CONSUMER_OFFSET, bname=BROKER, **{**COMMIT, "commitOffset": 3}
+    )
+    groups = services.broker.groups.values()
+    await eventually(lambda: not any(group.in_flight for group in groups), "the acks")
+    await other.remoting.close()
+    await assert_nothing_left(services)
+
+
+async def test_the_end_of_an_old_connection_ends_no_membership(
+    client: Client, services: FakeServices
+) -> None:
+    """A client that came back before that stays a member of its groups."""
+    await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    await client.join("g", "T")
+    other = await Client().connect(services.listeners["remoting"])
+    await other.join("g", "T")
+    client.remoting.peer.abort()
+    await eventually(lambda: len(services.clients.connected) == 1, "the old connection has gone")
+    await other.ask(9999)
+    answer = await other.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+    assert json.loads(answer.body) == {"consumerIdList": ["c1"]}
+    await services.directory.put([Put("rmq/member/g/c1", None)])
+    await other.join("g", "T")  # the next heartbeat mends what is lost
+    answer = await other.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+    assert json.loads(answer.body) == {"consumerIdList": ["c1"]}
+    await other.remoting.close()
+
+
 async def test_send_back(client: Client) -> None:
     """A message that was given back is not acked by the commit above it, and comes again."""
     await client.send("T", b"one")

@@ -92,3 +92,26 @@ def test_drain_gives_everything_back() -> None:
     assert len(holdings.drain()) == 2
     assert holdings.count == 0
     assert holdings.drain() == []
+
+
+def test_what_was_popped_over_another_connection() -> None:
+    """The client goes on where it was: below that it has got everything, beyond it nothing."""
+    holdings = Holdings()
+    holdings.adopt(QUEUE, [delivery(n) for n in (6, 3, 4, 5)] + [delivery(1, attempt=2)])
+    assert (holdings.count, holdings.returned_count) == (5, 1)
+    assert [held.offset for held in holdings.commit(QUEUE, 4)] == [3]
+    assert holdings.find("b", 1004) is not None
+    assert offsets(holdings.go_on_from(QUEUE, 5, 1)) == [5]
+    assert offsets(holdings.go_on_from(QUEUE, 6, 8)) == [6]
+    assert holdings.go_on_from(QUEUE, 7, 8) == []
+    assert holdings.next_offset(QUEUE) == 7
+    assert [held.offset for held in holdings.commit(QUEUE, 7)] == [4, 5, 6]
+    assert holdings.count == 1
+
+
+def test_a_first_delivery_below_where_the_client_reads() -> None:
+    """It may have committed a higher offset before: there it would be acked unseen."""
+    holdings = Holdings()
+    assert holdings.go_on_from(QUEUE, 10, 8) == []
+    assert offsets(holdings.take_in(QUEUE, [delivery(9), delivery(10)])) == [10]
+    assert holdings.returned_count == 1

@@ -4,6 +4,7 @@ import pytest
 
 from protocols.errors import Code
 from protocols.remoting.private import AckAction, ReadItem
+from store.answers import Granted
 from tests.store.engine_kit import Driver
 
 READ_T = ReadItem(tag=7, topic="t")
@@ -99,3 +100,38 @@ def test_the_same_attempt_gets_the_same_messages(store: Driver) -> None:
     assert store.bodies([left]) == [b"a1"]
     store.ack(group, [left])
     assert store.bodies(store.take(group, invisible_ms=60_000, attempt_id="x")) == [b"a2"]
+
+
+def test_a_client_asks_for_what_it_holds(store: Driver) -> None:
+    """By its name, at whichever gateway, before and after a restart; no further attempt of any."""
+    group = store.open("rmq/g/t", [READ_T])
+    store.send(b"1", b"2", b"3", b"4")
+    first = store.take(group, 3, invisible_ms=60_000, taker="c1")
+    store.take(group, 1, invisible_ms=60_000, taker="c2")
+    store.ack(group, first[:1])
+    store.ack(group, first[1:2], AckAction.CHANGE, 30_000)  # a renewal
+    store.drain()
+
+    def adopt(above: int = -1) -> list[Granted]:
+        found = store.engine.adopt(group, "c1", above, 10, store.now, invisible_ms=60_000)
+        return list(found)
+
+    held = adopt()
+    assert store.bodies(held) == [b"2", b"3"]
+    assert [one.attempt for one in held] == [1, 1]
+    assert store.ack(group, first[2:]) == [Code.INVALID_RECEIPT_HANDLE]
+    assert store.bodies(adopt(held[0].position)) == [b"3"]
+    assert store.engine.adopt(group, "", -1, 10, store.now, invisible_ms=60_000) == []
+    store.drain()
+    store.restart()
+    again = adopt()
+    assert store.bodies(again) == [b"2", b"3"]
+    assert store.ack(group, again[:1]) == [Code.OK]
+    store.keep_house()
+    store.restart()
+    assert store.bodies(again := adopt()) == [b"3"]
+    assert store.ack(group, again) == [Code.OK]
+    assert adopt() == []
+    store.drain()
+    store.restart()
+    assert adopt() == []

@@ -15,6 +15,7 @@ from protocols.canonical import (
     AckResult,
     Call,
     Delivery,
+    GroupSpec,
     Identity,
     InvisibleTimeChange,
     Message,
@@ -56,6 +57,8 @@ class FakePipeline:
         self.sent: list[Message] = []
         self.ack_gate: asyncio.Event | None = None
         """Acks are done, and answered when it is open."""
+        self._taken: dict[tuple[str, str], list[Delivery]] = {}
+        """(group, taker) → what it popped."""
 
     def post(
         self, call: Call, messages: Sequence[Message], done: Callable[[SendResults], None]
@@ -88,6 +91,16 @@ class FakePipeline:
         results = await waiting
         return [results[index] for index in range(len(results))]
 
+    async def adopt(
+        self, call: Call, spec: GroupSpec, taker: str, invisible_ms: int
+    ) -> list[Delivery]:
+        await asyncio.sleep(0)
+        return [
+            delivery
+            for delivery in self._taken.get((spec.name, taker), ())
+            if self._broker.flight_of(delivery.handle) is not None
+        ]
+
     async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
         group = self._broker.open_group(request.group)
         until = clock.monotonic() + request.wait_ms / 1000
@@ -96,6 +109,7 @@ class FakePipeline:
             if clock.monotonic() >= until:
                 return []
             await asyncio.sleep(0.005)
+        self._taken.setdefault((request.group.name, request.taker), []).extend(taken)
         for delivery in taken:
             self._hide(delivery.handle, request.invisible_ms)
         return [

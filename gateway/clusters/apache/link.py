@@ -436,6 +436,10 @@ class ApacheLink:
             raise refusal_of(answer, request.group.name)
         return pop.deliveries(answer, request, self.cluster, self.broker)
 
+    async def adopt(self, spec: GroupSpec, taker: str, invisible_ms: int) -> list[Delivery]:
+        """An Apache broker does not know who popped what: it comes again when its time is over."""
+        return []
+
     async def _pop_light(self, request: PopRequest, count: int, wait_ms: int) -> list[Delivery]:
         await self.open_group(request.group)
         group = self._groups[request.group.name]
