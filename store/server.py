@@ -15,7 +15,7 @@ from typing import Final
 
 from protocols import clock
 from protocols.errors import Code, PeerError, Refused
-from protocols.remoting.codes import ResponseCode
+from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.delivering import encode_deliver
 from protocols.remoting.headers import HeaderError
@@ -39,6 +39,9 @@ logger = logging.getLogger("tidegate.store")
 
 SET_ASIDE: Final = frozenset((PrivateCode.SEND, PrivateCode.GROUP_OPEN))
 """Long work: a frame of messages, a group with thousands of queues."""
+
+READS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+"""Requests that change nothing, mostly."""
 
 SENDS_PER_TURN: Final = 8
 """Frames run before the loop looks at its sockets again: at most some 10 ms of work."""
@@ -122,12 +125,23 @@ class StoreServer:
             presence.heard = clock.monotonic()
         self.counters.requests += len(commands)
         self.context.now_ms = clock.wall_ms()
+        is_quiet = True
         for command in commands:
             if command.code in SET_ASIDE:
                 self._sends.append((connection, command))
+                is_quiet = False
             else:
                 self._handle(connection, command)
-        self.tick_soon()
+                is_quiet &= command.code in READS
+        if not is_quiet or self._is_tick_wanted():
+            self.tick_soon()
+
+    def _is_tick_wanted(self) -> bool:
+        """After reads only, which mostly leave nothing to do."""
+        engine = self.context.engine
+        if engine.wants_ahead:
+            self.read_ahead()
+        return engine.has_writes or bool(self.context.backlog)
 
     def _open(self, peer: Peer) -> Connection:
         has_access = not self.context.secret

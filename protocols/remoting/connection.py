@@ -57,7 +57,7 @@ class RemotingConnection:
         self._incoming += data
         events: list[Event] = []
         try:
-            while commands := self._take():
+            while self._incoming and (commands := self._take()):
                 events += commands
         except PeerError as error:
             events.append(self._close(str(error)))

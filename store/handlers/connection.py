@@ -15,6 +15,7 @@ class Connection:
     """
 
     __slots__ = (
+        "course",
         "gateway",
         "has_access",
         "host",
@@ -40,6 +41,9 @@ class Connection:
 
         self.gateway: GatewayKey | None = None
         """From its HELLO."""
+
+        self.course: object = None
+        """What its last pull was like; pulls look at it."""
 
         self.presence: Presence | None = None
         self.is_control = False

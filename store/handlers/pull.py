@@ -13,7 +13,7 @@ from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import ALL, Wants, parse_filter
 from store.handlers.permissions import reading_forbidden
-from store.handlers.subscription_groups import is_retry_topic, use_group
+from store.handlers.subscription_groups import is_retry_topic, known_group, use_group
 from store.handlers.topics import no_such_topic
 from store.log.ahead import Coming
 
@@ -35,21 +35,48 @@ _SUSPEND: Final = int(PullFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 
+_OFFSET: Final = "queueOffset"
+
 
 class Pull(NamedTuple):
     """A pull that may wait."""
 
     header: PullHeader
+    """Of the first one of its kind: its queue offset may be another."""
+
     wants: Wants
     count_max: int
     bytes_max: int
+    offset: int
+
+
+class Course:
+    """What the last pull of a connection asked for: mostly the next one wants to go on with it."""
+
+    __slots__ = ("fields", "wanted")
+
+    def __init__(self, fields: dict[str, str], wanted: Pull) -> None:
+        self.fields = fields
+        self.wanted = wanted
+
+    def next(self, fields: dict[str, str]) -> Pull | None:
+        """The pull of *fields* if only its offset is another."""
+        offset = fields.get(_OFFSET, "")
+        known = self.fields
+        known[_OFFSET] = offset
+        if known != fields or not offset.isascii() or not offset.isdigit():
+            return None
+        header, wants, count_max, bytes_max, _ = self.wanted
+        return Pull(header, wants, count_max, bytes_max, int(offset))
 
 
 def pull(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """Messages from an offset on; waits for the first one if asked to."""
-    header = pull_header(request.fields)
+    course = connection.course
+    wanted = course.next(request.fields) if isinstance(course, Course) else None
+    header = pull_header(request.fields) if wanted is None else wanted.header
     config = context.topic(header.topic)
     if config is None:
         return no_such_topic(request, header.topic)
@@ -60,19 +87,14 @@ def pull(
             f"queueId[{header.queue_id}] is illegal, topic:"
             f"[{header.topic}] readQueueNums:[{config.read_queue_count}]",
         )
-    group = use_group(context, header.group, clock.read())
+    group = known_group(context, header.group) or use_group(context, header.group, clock.read())
     forbidden = reading_forbidden(context, config, group)
     if forbidden is not None:
         kind, remark = forbidden
         return request.answer(ResponseCode.NO_PERMISSION, {"forbiddenType": kind}, remark=remark)
     _commit(context, header)
-    limits = context.config.limits
-    wanted = Pull(
-        header,
-        _wants(context, header),
-        max(1, min(header.count_max, limits.pull_count_max)),
-        min(header.bytes_max or limits.pull_bytes_max, limits.pull_bytes_max),
-    )
+    if wanted is None:
+        wanted = _wanted(context, connection, request, header)
     if context.backlog.is_pressing() and _is_behind(context, wanted):
         read = partial(_attempt, context, connection, request, wanted, True)
         context.backlog.add(connection, read)
@@ -89,11 +111,28 @@ def pull(
     return None
 
 
+def _wanted(
+    context: Context, connection: Connection, request: RemotingCommand, header: PullHeader
+) -> Pull:
+    """What it asks for; remembered where nothing but its own fields decides that."""
+    limits = context.config.limits
+    wanted = Pull(
+        header,
+        _wants(context, header),
+        max(1, min(header.count_max, limits.pull_count_max)),
+        min(header.bytes_max or limits.pull_bytes_max, limits.pull_bytes_max),
+        header.queue_offset,
+    )
+    is_plain = header.sys_flag & _SUBSCRIPTION or is_retry_topic(header.topic)
+    connection.course = Course(dict(request.fields), wanted) if is_plain else None
+    return wanted
+
+
 def _is_behind(context: Context, wanted: Pull) -> bool:
     """The reader catches up: after this pull it is not at the head yet."""
     header = wanted.header
     _, high = context.engine.offset_range(header.topic, header.queue_id)
-    return header.queue_offset + wanted.count_max < high
+    return wanted.offset + wanted.count_max < high
 
 
 def _attempt(
@@ -116,7 +155,7 @@ def _attempt(
         result = context.engine.read(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            wanted.offset,
             wanted.count_max,
             wanted.bytes_max,
             *wanted.wants,
@@ -127,7 +166,7 @@ def _attempt(
         comings.add(coming.key, connection, again)
         return True
     is_empty = result.status is ReadStatus.NO_NEW or (
-        result.status is ReadStatus.NO_QUEUE and header.queue_offset <= 0
+        result.status is ReadStatus.NO_QUEUE and wanted.offset <= 0
     )
     if is_empty and not is_final:
         return False

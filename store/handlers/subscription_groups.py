@@ -35,6 +35,17 @@ def _decoded(text: bytes) -> bodies.GroupConfig:
     return msgspec.json.decode(text, type=bodies.GroupConfig)
 
 
+def known_group(context: Context, name: str) -> bodies.GroupConfig | None:
+    """``use_group`` of one that has all that it needs; None: look closer."""
+    text = context.engine.settings(TABLE).get(name)
+    if text is None:
+        return None
+    config = _decoded(text)
+    if config.retry_queue_nums and retry_topic(name) not in context.engine.topics:
+        return None
+    return config
+
+
 def use_group(context: Context, name: str, now: Now) -> bodies.GroupConfig:
     """
     A group's configuration; made with defaults on first use, with its retry topic.
