@@ -353,6 +353,18 @@ class LogicalStream:
             return False
         return all(results)
 
+    async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
+        part = self._parts.get((handle.cluster, handle.broker))
+        while True:
+            grant = part.holds.get(handle.position) if part is not None else None
+            if await self.mark_durably([(handle, packet_id, stage)]):
+                return True
+            if part is None or part.holds.get(handle.position) == grant:
+                break  # else it was granted anew meanwhile, and counted as known
+        if part is not None:
+            part.holds.pop(handle.position, None)
+        return False
+
     def _marks(
         self, marks: Sequence[tuple[ReceiptHandle, int, int]]
     ) -> dict[tuple[Part, int], list[MarkItem]]:

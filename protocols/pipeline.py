@@ -136,6 +136,14 @@ class DeliveryStream(Protocol):
         """``mark``, answered when it is on disk (QoS 2)."""
         ...
 
+    async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
+        """
+        ``mark_durably`` of what the client has not seen.
+
+        False: it is not on disk; the delivery is forgotten here, and its store hands it out anew.
+        """
+        ...
+
     async def change_reads(self, spec: GroupSpec) -> None:
         """Give the group another read set; added queues start at the spec's start."""
         ...

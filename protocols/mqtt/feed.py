@@ -111,6 +111,17 @@ class Feed:
     async def mark_durably(self, marks: Marks) -> bool:
         return self._stream is not None and await self._stream.mark_durably(marks)
 
+    async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
+        """Mark what the client has not seen; False: it is not on disk, and will come again."""
+        stream = self._stream
+        return stream is not None and await stream.mark_or_forget(handle, packet_id, stage)
+
+    def taken_back(self) -> None:
+        """One delivery is the store's again."""
+        self._finished_count += 1
+        if not self.is_settle_due:
+            self._outbox.settle_soon(self)
+
     def settle(self) -> None:
         """Send what this tick has gathered: marks, acks, more credit."""
         self.is_settle_due = False

@@ -14,8 +14,9 @@ from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
 from protocols.delivery_runs import DeliveryRun
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_ack, publish_again
-from protocols.mqtt.feed import Feed, Marks
+from protocols.mqtt.feed import Feed
 from protocols.mqtt.fields import protocol_error
+from protocols.mqtt.marking import Marked, Marking
 from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import LeftoverRecord
@@ -32,7 +33,6 @@ from protocols.mqtt.session import (
 from protocols.mqtt.tracing import trace_deliveries
 from protocols.pipeline import Meter, Observer
 from protocols.remoting.records import decode_record, store_ms_of
-from protocols.tasks import Tasks
 
 PUBREL: Final = 0x62
 
@@ -77,7 +77,7 @@ class Outbox:
         self._retained_ms_max = retained_ms_max
         self._observer, self._peer = observer, peer
         self._slow_ms, self._since_ms = observer.slow_ms, clock.wall_ms()
-        self._tasks = Tasks(f"mqtt-outbox {client_id}")
+        self._marking = Marking(client_id, self._send_marked, self._taken_back)
         self._resending: deque[tuple[int, bytes]] | None = None
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
@@ -460,24 +460,21 @@ class Outbox:
         """Send *packet* once the store has the stage on disk; at once for what it need not keep."""
         source, handle = flight.source, flight.handle
         if handle is None or not isinstance(source, Feed) or not source.is_marked:
-            self._send_marked(flight, stage, packet)
+            flight.stage = stage
+            self._send_marked(packet)
             return
-        mark = Stage.SENT_QOS2 if stage == Stage.SENT else stage
-        self._tasks.start(
-            self._mark_and_send(source, flight, stage, [(handle, packet_id, mark)], packet),
-            name=f"mark {packet_id}",
-        )
+        self._marking.after(Marked(source, handle, flight, packet_id, stage, packet))
 
-    async def _mark_and_send(
-        self, feed: Feed, flight: Flight, stage: int, marks: Marks, packet: bytes
-    ) -> None:
-        if await feed.mark_durably(marks):
-            self._send_marked(flight, stage, packet)
-
-    def _send_marked(self, flight: Flight, stage: int, packet: bytes) -> None:
-        flight.stage = stage
+    def _send_marked(self, packet: bytes) -> None:
         self._connection.queue(packet)
         self._flush_soon()
+
+    def _taken_back(self, packet_id: int) -> None:
+        """It never left: its store delivers it again."""
+        flight = self.window.flights.pop(packet_id)
+        if isinstance(flight.source, Feed):
+            flight.source.taken_back()
+        self.pump()
 
     # ── once per tick ───────────────────────────────────────────────────────────────────
 
@@ -488,4 +485,4 @@ class Outbox:
             self._call_soon(feed.settle)
 
     async def close(self) -> None:
-        await self._tasks.close()
+        await self._marking.close()

@@ -178,6 +178,26 @@ async def test_a_stream_survives_a_store_restart(world: World) -> None:
     await stream.close()
 
 
+@pytest.mark.parametrize("world", [1], indirect=True)
+async def test_what_could_not_be_marked_comes_again(world: World) -> None:
+    """Its store went before the mark was on disk: it is forgotten here, and delivered anew."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), session("mqtt//c1", queue), sink, credit=100)
+    await world.publish("t/1", b"1", b"2")
+    kept, lost = [d.handle for d in await sink.wait(2)]
+    assert await stream.mark_or_forget(kept, 1, 3)
+    await world.stores.stop_store("a")
+    assert not await stream.mark_or_forget(lost, 2, 3)
+    await world.stores.start_store("a")
+    assert [d.message.body for d in await sink.wait(3)] == [b"1", b"2", b"2"]
+    again = sink.deliveries[2].handle
+    assert await stream.mark_or_forget(again, 2, 3)
+    assert await stream.mark_durably([(kept, 1, 2)])
+    stream.ack([kept, again])
+    await stream.close()
+
+
 @pytest.mark.parametrize("world", [2], indirect=True)
 async def test_a_store_that_comes_back_gets_credit_from_an_idle_one(world: World) -> None:
     """While it was away the other store got all there is; nothing need happen there."""

@@ -103,18 +103,3 @@ def test_a_retained_value_whose_publisher_may_no_more(up: Daemon) -> None:
         acl.write_text("topic readwrite t/#\n")
         up.signal(1)
         wait_until(is_told, "the right that is back")
-
-
-def test_what_is_left_of_a_killed_gateway_is_replaced(tmp_path: Path) -> None:
-    """The file of a gateway that lives is not: the second says so and ends."""
-    setting = f"listeners.mqtt.bind=unix:{tmp_path}/mqtt.sock"
-    with Daemons() as daemons:
-        first = daemons.up(setting)
-        with pytest.raises(AssertionError, match="ended with 1"):
-            daemons.up(setting, name="second")
-        assert "listener mqtt cannot listen on" in daemons.all[-1].log()
-        first.kill()
-        assert (tmp_path / "mqtt.sock").exists()
-        first.restart()
-        assert first.stop() == 0
-        assert not (tmp_path / "mqtt.sock").exists()

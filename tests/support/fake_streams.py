@@ -137,6 +137,9 @@ class FakeStream:
         await asyncio.sleep(0)
         return True
 
+    async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
+        return await self.mark_durably([(handle, packet_id, stage)])
+
     async def change_reads(self, spec: GroupSpec) -> None:
         self.broker.open_group(spec)
         await asyncio.sleep(0)

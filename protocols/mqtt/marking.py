@@ -1,0 +1,95 @@
+"""
+QoS 2 packets that wait until the store has their packet id and stage on disk.
+
+A store that goes away takes the answer with it. A PUBLISH that has not left is then taken back:
+the store delivers it anew, in its order, when it is there again. A PUBREL goes to a client that
+has its PUBLISH: it is kept, and its mark tried again until the store has it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from protocols.canonical import ReceiptHandle
+from protocols.mqtt.feed import Feed
+from protocols.mqtt.session import Flight, Stage
+from protocols.tasks import Tasks
+
+AGAIN_S_MIN: Final = 0.1
+AGAIN_S_MAX: Final = 2.0
+"""Between attempts to write marks at a store that is away; the connection's end ends them."""
+
+
+class Marked(NamedTuple):
+    """One packet, and what the store is to know before it goes."""
+
+    feed: Feed
+    handle: ReceiptHandle
+    flight: Flight
+    packet_id: int
+    stage: int
+    packet: bytes
+
+
+class Marking:
+    """Of one session's outbox."""
+
+    def __init__(
+        self, name: str, send: Callable[[bytes], None], taken_back: Callable[[int], None]
+    ) -> None:
+        self._send = send
+        self._taken_back = taken_back
+        self._tasks = Tasks(f"mqtt-marking {name}")
+        self._waiting: dict[tuple[str, str], deque[Marked]] = {}
+        """Store → PUBRELs whose marks it does not have, in order."""
+
+    def after(self, item: Marked) -> None:
+        """Send once the store has it on disk."""
+        if item.stage == Stage.SENT:
+            self._tasks.start(self._publish(item), name=f"publish {item.packet_id}")
+        elif (waiting := self._waiting.get(_store(item))) is not None:
+            waiting.append(item)
+        else:
+            self._tasks.start(self._release(item), name=f"release {item.packet_id}")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _publish(self, item: Marked) -> None:
+        if await item.feed.mark_or_forget(item.handle, item.packet_id, Stage.SENT_QOS2):
+            self._marked(item)
+        else:
+            self._taken_back(item.packet_id)
+
+    async def _release(self, item: Marked) -> None:
+        if await self._mark(item):
+            self._marked(item)
+            return
+        key = _store(item)
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.append(item)
+            return
+        self._waiting[key] = deque((item,))
+        await self._again(key)
+
+    async def _again(self, key: tuple[str, str]) -> None:
+        waiting, delay_s = self._waiting[key], AGAIN_S_MIN
+        while waiting:
+            await asyncio.sleep(delay_s)
+            delay_s = min(AGAIN_S_MAX, 2 * delay_s)
+            while waiting and await self._mark(waiting[0]):
+                self._marked(waiting.popleft())
+                delay_s = AGAIN_S_MIN
+        del self._waiting[key]
+
+    async def _mark(self, item: Marked) -> bool:
+        return await item.feed.mark_durably([(item.handle, item.packet_id, item.stage)])
+
+    def _marked(self, item: Marked) -> None:
+        item.flight.stage = item.stage
+        self._send(item.packet)
+
+
+def _store(item: Marked) -> tuple[str, str]:
+    return item.handle.cluster, item.handle.broker

@@ -1,0 +1,85 @@
+"""QoS 2 packets whose stage the store could not write down."""
+
+import asyncio
+from typing import cast
+
+from protocols.canonical import ReceiptHandle
+from protocols.mqtt.feed import Feed
+from protocols.mqtt.marking import Marked, Marking
+from protocols.mqtt.session import Flight, Stage
+
+HANDLES = [
+    ReceiptHandle(cluster="c", broker=broker, store_epoch=1, group=1, position=at, grant=1)
+    for at, broker in enumerate(("a", "a", "b"))
+]
+
+
+class Store:
+    """A feed whose stores may be away."""
+
+    def __init__(self) -> None:
+        self.away = {"a"}
+        self.tried = asyncio.Event()
+
+    async def mark_durably(self, marks: list[tuple[ReceiptHandle, int, int]]) -> bool:
+        await asyncio.sleep(0)
+        is_away = marks[0][0].broker in self.away
+        if is_away:
+            self.tried.set()
+        return not is_away
+
+    async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
+        return await self.mark_durably([(handle, packet_id, stage)])
+
+
+class World:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.taken_back: list[int] = []
+        self.is_sent = asyncio.Event()
+        self.store = Store()
+        self.marking = Marking("c", self._send, self.taken_back.append)
+
+    def _send(self, packet: bytes) -> None:
+        self.sent.append(packet)
+        self.is_sent.set()
+
+    def after(self, index: int, stage: int, packet: bytes) -> Flight:
+        flight = Flight(None, HANDLES[index], 2, Stage.WAITING)
+        feed = cast(Feed, self.store)
+        self.marking.after(Marked(feed, HANDLES[index], flight, index + 1, stage, packet))
+        return flight
+
+    async def sent_count(self, count: int) -> list[bytes]:
+        while len(self.sent) < count:
+            self.is_sent.clear()
+            await self.is_sent.wait()
+        return self.sent
+
+
+async def test_a_publish_without_its_mark_is_the_stores_again() -> None:
+    """It is not sent; one of a store that is there is."""
+    world = World()
+    lost = world.after(0, Stage.SENT, b"lost")
+    sent = world.after(2, Stage.SENT, b"sent")
+    assert await world.sent_count(1) == [b"sent"]
+    await world.store.tried.wait()
+    await asyncio.sleep(0)
+    assert world.taken_back == [1]
+    assert (lost.stage, sent.stage) == (Stage.WAITING, Stage.SENT)
+    await world.marking.close()
+
+
+async def test_pubrels_wait_for_their_store_in_order() -> None:
+    """Those of other stores do not wait for it; nothing is lost."""
+    world = World()
+    first = world.after(0, Stage.RECEIVED, b"first")
+    await world.store.tried.wait()
+    world.after(1, Stage.RECEIVED, b"second")
+    world.after(2, Stage.RECEIVED, b"other")
+    assert await world.sent_count(1) == [b"other"]
+    world.store.away.clear()
+    assert await world.sent_count(3) == [b"other", b"first", b"second"]
+    assert first.stage == Stage.RECEIVED
+    assert world.taken_back == []
+    await world.marking.close()
