@@ -130,12 +130,12 @@ class Lifecycle:
         state = snapshot.state if snapshot is not None else None
         replay = Replay(self._parts, self._deliveries, start, state)
         sealed = adopt_indexes(core, tail.segments, start, state)
-        core.entries.hot_from = sealed
+        scanned = [one for one in tail.segments if not core.cold.has(one.number)]
+        # segments between the two may have gone: what is left of them is not in memory's columns
+        sealed = core.entries.hot_from = max(sealed, scanned[0].base)
         replay.record_count = sum([header.record_count for header in core.cold.sealed.values()])
         block_count, covered = 0, sealed
         rotten_bytes = 0
-        scanned = [one for one in tail.segments if not core.cold.has(one.number)]
-        covered = max(covered, scanned[0].base)  # a segment between the two may have gone
         for segment in scanned:
             data = reader.read(segment, is_last=segment is tail.segments[-1])
             for block in scan(data, segment, segment.base, 0, core.config.block_bytes_max):
