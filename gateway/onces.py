@@ -8,10 +8,12 @@ keys are kept here and go when it is back: until then nobody can repeat anything
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
+from gateway.clusters.tidegate import TidegateLink
 from protocols.errors import GatewayError
 from protocols.tasks import Tasks
 
@@ -54,6 +56,8 @@ class OnceReleases:
         self._pending: dict[StoreLink, list[_Waiting]] = {}
         self._kept: dict[tuple[str, str], dict[bytes, None]] = {}
         self._is_flush_due = False
+        for cluster in clusters.values():
+            cluster.before_traffic = self._before_traffic
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -66,6 +70,7 @@ class OnceReleases:
                 if not store.capabilities.has_once_keys:
                     continue
                 if store.state is LinkState.UP:
+                    self._kept.get((store.cluster, store.broker), {}).pop(key, None)
                     links.append(store)
                 else:
                     self._keep(store, key)
@@ -78,14 +83,17 @@ class OnceReleases:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
-    def link_up(self, link: StoreLink) -> None:
-        """What was kept for this store goes now."""
-        kept = self._kept.pop((link.cluster, link.broker), None)
-        for key in kept or ():
-            waiting = _Waiting(key, 1, lambda is_good: None)
-            self._pending.setdefault(link, []).append(waiting)
-        if kept:
-            self._flush()
+    async def _before_traffic(self, link: TidegateLink) -> None:
+        """
+        A store that comes back forgets what was kept for it before it takes any message: it
+        would take a new one under the same packet id for a repeat. Raises GatewayError.
+        """
+        kept = self._kept.get((link.cluster, link.broker))
+        while kept:
+            part = list(islice(kept, KEYS_MAX))
+            await link.release_once(part)
+            for key in part:
+                kept.pop(key, None)
 
     def _keep(self, link: StoreLink, key: bytes) -> None:
         kept = self._kept.setdefault((link.cluster, link.broker), {})

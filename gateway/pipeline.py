@@ -439,8 +439,6 @@ class GatewayPipeline:
 
     def link_changed(self, link: StoreLink) -> None:
         """A store went away or came back: what waits for it may go elsewhere, or is refused."""
-        if link.state is LinkState.UP:
-            self._onces.link_up(link)
         if link.state is LinkState.LOST:
             self.reroute(link.take_pending())
         elif link.state is LinkState.DOWN:

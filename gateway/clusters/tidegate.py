@@ -6,7 +6,7 @@ coalesces the acks; this class joins them and turns deliveries into canonical fo
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -100,6 +100,7 @@ class TidegateLink:
         cleared: Callable[[], None],
         greeted: Callable[["TidegateLink", HelloAnswer], None],
         reroute: Callable[[list[Run]], None],
+        before_traffic: Callable[["TidegateLink"], Awaitable[None]],
         sign: Sign | None = None,
     ) -> None:
         self.cluster = cluster
@@ -124,6 +125,7 @@ class TidegateLink:
         self._cleared = cleared
         self._was_congested = False
         self._reroute = reroute
+        self._before_traffic = before_traffic
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSender(self._write_frame)
         self.submit: Callable[[Run], None] = self._frames.submit
@@ -157,6 +159,7 @@ class TidegateLink:
             for run in self._frames.settled(frame, answer):
                 self._frames.submit(run)  # kept there if the connection goes while others are asked
             self._frames.unsettled.pop(0)
+        await self._before_traffic(self)
         self._frames.opened(self._presence.epoch, hello.last_frame)
         self._acks.opened()
         if self._down_timer is not None:
