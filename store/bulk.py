@@ -32,6 +32,9 @@ ENTRY_FIELDS: Final = [
 ]  # fmt: skip
 """``format.ENTRY``; pairs of (queue number, offset) follow."""
 
+FEW_EACH: Final = 8
+"""Entries of a queue and frame below which a slice of a column costs more than a loop."""
+
 _entry_types: dict[int, Any] = {}
 
 
@@ -50,19 +53,24 @@ class Places:
     def __init__(self, plans: Sequence[Plan], set_indexes: Matrix) -> None:
         queues: dict[Queue | None, int] = {}
         rows: list[list[int]] = []
+        add = queues.setdefault
         for plan in plans:
-            members = (plan.queue, *plan.lights)
-            rows.append([queues.setdefault(queue, len(queues)) for queue in members])
+            row = [add(plan.queue, len(queues))]
+            for light in plan.lights:
+                row.append(add(light, len(queues)))
+            rows.append(row)
         self.queues = list(queues)
         counts = [plan.pair_count for plan in plans]
         self.pair_count = counts[0] if counts.count(counts[0]) == len(counts) else -1
         """Light queues of each item; -1: they differ."""
 
         self.pair_counts = np.array(counts)[set_indexes] if self.pair_count < 0 else None
-        width = max([len(row) for row in rows])
+        width = max(map(len, rows))
         # 16 bits where they suffice: numpy sorts those in linear time
         kind = np.int16 if len(queues) < 1 << 15 else np.int64
-        table = np.array([row + [-1] * (width - len(row)) for row in rows], dtype=kind)
+        if self.pair_count < 0:
+            rows = [row + [-1] * (width - len(row)) for row in rows]
+        table = np.array(rows, dtype=kind)
         self.members = table[set_indexes]
         """Per item: index of its message queue, then of its light queues; -1: no more."""
 
@@ -86,17 +94,41 @@ class Places:
             order = np.argsort(flat, kind="stable")
             flat, entries = flat[order], entries[order // width]
         bounds = np.searchsorted(flat, np.arange(len(self.queues) + 1)).tolist()
-        offsets = np.zeros(len(flat), dtype=np.int64)
+        if len(self.queues) * FEW_EACH > len(flat):
+            offsets = self._take_few(bounds, entries)
+        else:
+            offsets = self._take_many(bounds, entries, len(flat))
+        if order is None:
+            self.offsets = offsets[:, None]
+        else:
+            self.offsets.ravel()[order] = offsets
+
+    def _take_few(self, bounds: list[int], entries: Matrix) -> Matrix:
+        """A message or two in each queue, as from hundreds of devices: no columns for them."""
+        places = [0] * bounds[0]
+        positions = array("Q", entries.tobytes())
+        for queue, first, last in zip(self.queues, bounds, bounds[1:], strict=False):
+            if queue is None:
+                places += [0] * (last - first)
+            elif last - first == 1:
+                places.append(queue.next)
+                queue.next += 1
+                queue.entries.append(positions[first])
+            elif last > first:
+                places += range(queue.next, queue.next + last - first)
+                queue.next += last - first
+                queue.entries += positions[first:last]
+        return np.array(places, dtype=np.int64)
+
+    def _take_many(self, bounds: list[int], entries: Matrix, count: int) -> Matrix:
+        offsets = np.zeros(count, dtype=np.int64)
         for queue, first, last in zip(self.queues, bounds, bounds[1:], strict=False):
             if queue is None or first == last:
                 continue
             offsets[first:last] = np.arange(queue.next, queue.next + last - first)
             queue.next += last - first
             queue.entries.frombytes(entries[first:last].tobytes())
-        if order is None:
-            self.offsets = offsets[:, None]
-        else:
-            self.offsets.ravel()[order] = offsets
+        return offsets
 
     def reported(self) -> Matrix:
         """Offset of each item in its message queue; -1: it is in none."""

@@ -40,8 +40,10 @@ logger = logging.getLogger("tidegate.store")
 SET_ASIDE: Final = frozenset((PrivateCode.SEND, PrivateCode.GROUP_OPEN))
 """Long work: a frame of messages, a group with thousands of queues."""
 
-READS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
-"""Requests that change nothing, mostly."""
+QUIET: Final = frozenset(
+    (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, PrivateCode.STREAM_CREDIT)
+)
+"""Requests that change nothing, mostly: reads, and credit that nobody waits for."""
 
 SENDS_PER_TURN: Final = 8
 """Frames run before the loop looks at its sockets again: at most some 10 ms of work."""
@@ -132,16 +134,16 @@ class StoreServer:
                 is_quiet = False
             else:
                 self._handle(connection, command)
-                is_quiet &= command.code in READS
+                is_quiet &= command.code in QUIET
         if not is_quiet or self._is_tick_wanted():
             self.tick_soon()
 
     def _is_tick_wanted(self) -> bool:
-        """After reads only, which mostly leave nothing to do."""
+        """After what mostly leaves nothing to do."""
         engine = self.context.engine
         if engine.wants_ahead:
             self.read_ahead()
-        return engine.has_writes or bool(self.context.backlog)
+        return engine.has_writes or bool(self.context.backlog) or self.context.streams.has_woken
 
     def _open(self, peer: Peer) -> Connection:
         has_access = not self.context.secret

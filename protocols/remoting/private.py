@@ -557,6 +557,26 @@ def encode_send(
     return b"".join((head, sets_bytes, *items, *records))
 
 
+_known_sets: dict[bytes, SendSet] = {}
+"""By their bytes: a head's set is the same in each of its frames."""
+
+KNOWN_SETS_MAX: Final = 1 << 15
+"""Some 300 bytes each; when full, all are forgotten."""
+
+
+def _learn_set(data: bytes) -> SendSet:
+    flags, topic_size, queue_id, key_count = SET_HEAD.unpack_from(data)
+    keys_at = SET_HEAD.size + topic_size
+    topic = data[SET_HEAD.size : keys_at].decode()
+    keys = [data[at : at + 16] for at in range(keys_at, len(data), 16)]
+    found = SendSet(flags, topic, queue_id, tuple(keys))
+    if len(data) == keys_at + 16 * key_count:  # else the frame is refused
+        if len(_known_sets) >= KNOWN_SETS_MAX:
+            _known_sets.clear()
+        _known_sets[data] = found
+    return found
+
+
 def decode_send(body: bytes | memoryview) -> SendFrame:
     """Raises PeerError if a length lies outside the body."""
     view = memoryview(body)
@@ -566,14 +586,11 @@ def decode_send(body: bytes | memoryview) -> SendFrame:
         items_start = start + sets_size
         sets: list[SendSet] = []
         for _ in range(set_count):
-            flags, topic_size, queue_id, key_count = SET_HEAD.unpack_from(view, start)
-            start += SET_HEAD.size
-            keys_start = start + topic_size
-            topic = str(view[start:keys_start], "utf-8")
-            start = keys_start + 16 * key_count
-            keys = bytes(view[keys_start:start])
-            key_list = [keys[at : at + 16] for at in range(0, len(keys), 16)]
-            sets.append(SendSet(flags, topic, queue_id, tuple(key_list)))
+            _, topic_size, _, key_count = SET_HEAD.unpack_from(view, start)
+            stop = start + SET_HEAD.size + topic_size + 16 * key_count
+            data = bytes(view[start:stop])
+            sets.append(_known_sets.get(data) or _learn_set(data))
+            start = stop
         records_start = items_start + item_count * ITEM.size
         if start != items_start or records_start > len(view):
             raise PeerError("SEND frame: tables do not fit the body")

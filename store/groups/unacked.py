@@ -9,7 +9,7 @@ same for any group.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from store.groups.group import Group, GroupRead
 from store.index.entries import Entries
@@ -17,6 +17,10 @@ from store.log.cache import RecentBlocks
 
 GRANTED_FLAGS: Final = 0x7
 """QoS and retain bits."""
+
+
+_new: Final[Any] = tuple.__new__
+"""Makes a named tuple without the Python function that its class has for it."""
 
 
 class Stretch(NamedTuple):
@@ -140,6 +144,8 @@ def _gather(
     kept, kept_lengths, kept_flags = entries.positions, entries.lengths, entries.flags
     if positions[0] < entries.hot_from:
         return None
+    if len(positions) == 1:
+        return _gather_one(positions, entries, cache, tags)
     lengths: list[int] = []
     pieces: list[memoryview] = []
     byte_count, flags = 0, -1
@@ -172,7 +178,30 @@ def _gather(
         byte_count += size
         start += len(sizes)
         index += len(sizes)
-    return Stretch(positions, lengths, pieces, byte_count, flags & GRANTED_FLAGS, tags)
+    flags &= GRANTED_FLAGS
+    found: Stretch = _new(Stretch, (positions, lengths, pieces, byte_count, flags, tags))
+    return found
+
+
+def _gather_one(
+    positions: "array[int]", entries: Entries, cache: RecentBlocks, tags: tuple[int, ...]
+) -> Stretch | None:
+    """The same for a single one, as most streams of a paced load have in a tick."""
+    position = positions[0]
+    index = bisect_left(entries.positions, position)
+    cached = cache.find(position)
+    if cached is None or index == len(entries.positions):
+        return None
+    if entries.positions[index] != position:
+        return None
+    size = entries.lengths[index]
+    buffer, place = cached
+    piece = memoryview(buffer)[place : place + size]
+    if len(piece) != size:
+        return None
+    flags = entries.flags[index] & GRANTED_FLAGS
+    found: Stretch = _new(Stretch, (positions, [size], [piece], size, flags, tags))
+    return found
 
 
 def _adjoining(positions: "array[int]", start: int, sizes: list[int]) -> int:
