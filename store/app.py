@@ -141,7 +141,8 @@ class Store:
         server = self._server = StoreServer(context)
         context.topics_changed = server.topics_changed.set
         context.counters = server.counters
-        prefetcher = self._prefetcher = Prefetcher(self._disk, server.fetched)
+        prefetcher = Prefetcher(self._disk, server.fetched, server.reads_allowed)
+        self._prefetcher, server.commit_ended = prefetcher, prefetcher.commit_ended
         server.read_ahead = lambda: prefetcher.run(engine.take_prefetches())
         context.comings.is_served = True
         committer = self._committer = Committer(

@@ -66,12 +66,21 @@ class Prefetcher:
     """
     Runs the prefetches of an engine; on the loop.
 
-    *fetched* is called with each when it is done, whatever became of it.
+    Args:
+        fetched: called with each when it is done, whatever became of it.
+        allowed: how many reads may be under way now. One or none: commits wait for the disk too,
+            so parts are small and begin when a commit has ended.
     """
 
-    def __init__(self, disk: Disk, fetched: Callable[[Prefetch], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        fetched: Callable[[Prefetch], None],
+        allowed: Callable[[], int] = lambda: DEPTH,
+    ) -> None:
         self._disk = disk
         self._fetched = fetched
+        self._allowed = allowed
         self._loop = asyncio.get_running_loop()
         self._kernel = _kernel_queue(disk)
         self._buffers = Buffers()
@@ -92,15 +101,23 @@ class Prefetcher:
     def run(self, works: Iterable[Prefetch]) -> None:
         if self._is_closed:
             return
+        allowed = self._allowed()
         for work in works:
             if self._kernel is None or work.size > READ_BYTES_MAX:
                 self._read_in_thread(work)
-            else:
+            elif allowed > 1:
                 self._waiting.append(work)
-        self._begin()
+            else:
+                self._waiting.extend(work.parts())
+        self._begin(allowed)
 
-    def _begin(self) -> None:
-        while self._waiting and len(self._reading) < DEPTH:
+    def commit_ended(self) -> None:
+        """The disk has nothing to write for a moment."""
+        if self._waiting:
+            self._begin(1)
+
+    def _begin(self, allowed: int) -> None:
+        while self._waiting and len(self._reading) < allowed:
             self._begin_one(self._waiting.popleft())
 
     def _begin_one(self, work: Prefetch) -> None:
@@ -134,7 +151,7 @@ class Prefetcher:
                 continue
             work.data = self._buffers.lend(buffer, work.size)
             self._done(work)
-        self._begin()
+        self._begin(self._allowed())
 
     def _read_in_thread(self, work: Prefetch) -> None:
         future = self._loop.run_in_executor(self._thread, work.execute, self._disk)

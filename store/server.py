@@ -34,6 +34,7 @@ from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
 from store.handlers.held import send_checks
 from store.handlers.table import HANDLERS
 from store.metrics import ServerCounters
+from store.prefetching import DEPTH
 
 logger = logging.getLogger("tidegate.store")
 
@@ -79,6 +80,9 @@ class StoreServer:
         context.backlog.is_pressing = self._is_storing
         self.read_ahead: Callable[[], None] = lambda: None
         """Called when parts of the log should be read in the background."""
+
+        self.commit_ended: Callable[[], None] = lambda: None
+        """Called when the disk has nothing to write for a moment."""
 
         self._may_read = False
         self._is_read_beside = False
@@ -246,6 +250,12 @@ class StoreServer:
         is_recent = clock.monotonic() < self._committed_at + QUIET_S
         return is_recent or self._is_committing()
 
+    def reads_allowed(self) -> int:
+        """At a time: a commit waits for every read that the disk was given before it."""
+        if not self._is_storing():
+            return DEPTH
+        return 0 if self._is_committing() else 1
+
     def _is_committing(self) -> bool:
         """What else costs time now costs those who wait for the disk."""
         committer = self._committer
@@ -324,6 +334,7 @@ class StoreServer:
         self.counters.commits += 1
         self.counters.commit_s += seconds
         self.context.engine.confirm(batch)
+        self.commit_ended()
         self._commit()
         self._may_read |= not self._is_read_beside
         self._is_read_beside = False

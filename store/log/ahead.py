@@ -56,6 +56,13 @@ class Prefetch:
         """In the file."""
         return self.keys[0][1] * CHUNK_BYTES
 
+    def parts(self) -> list["Prefetch"]:
+        """The same, a chunk at a time."""
+        sizes = [min(CHUNK_BYTES, self.size - at) for at in range(0, self.size, CHUNK_BYTES)]
+        return [
+            Prefetch([key], self.name, size) for key, size in zip(self.keys, sizes, strict=True)
+        ]
+
     def execute(self, disk: Disk) -> None:
         """Read them; what cannot be read is left to the reader."""
         try:

@@ -59,6 +59,29 @@ async def test_every_part_comes_as_it_is_on_disk(folder: str, kind: type[RealDis
     disk.close()
 
 
+async def test_commits_go_first(folder: str) -> None:
+    """While one is under way nothing begins; when it has ended, a small part does."""
+    found: list[Prefetch] = []
+    disk, allowed, is_one = RealDisk(folder), [0], asyncio.Event()
+
+    def fetched(work: Prefetch) -> None:
+        found.append(work)
+        is_one.set()
+
+    prefetcher = Prefetcher(disk, fetched, lambda: allowed[0])
+    if not prefetcher.is_by_kernel:
+        pytest.skip("no Linux AIO here")
+    whole = wanted(0, READ_BYTES_MAX)
+    prefetcher.run([whole])
+    assert not is_one.is_set()
+    prefetcher.commit_ended()
+    await asyncio.wait_for(is_one.wait(), 60)
+    work = found[0]
+    assert bytes(work.data) == DATA[:CHUNK_BYTES]
+    prefetcher.close()
+    disk.close()
+
+
 async def test_what_cannot_be_read_is_told_too(folder: str) -> None:
     disk = RealDisk(folder)
     behind, gone = wanted(100, READ_BYTES_MAX), Prefetch([(9, 0)], "9.seg", 4096)
