@@ -271,19 +271,27 @@ class RealDisk:
             return os.pread(descriptor, size, offset) if found is None else found
 
     def begin_read(
-        self, kernel: KernelQueue, number: int, name: str, offset: int, buffer: mmap, size: int
+        self,
+        kernel: KernelQueue,
+        number: int,
+        name: str,
+        offset: int,
+        buffer: mmap,
+        start: int,
+        size: int,
     ) -> bool:
         """
-        *size* bytes at *offset*, whole pages, to the start of *buffer*, not waited for.
+        *size* bytes at *offset*, whole pages, into *buffer* from *start* on, not waited for.
 
         True: they are there already. Raises OSError where it must be read as ever.
         """
-        with self.files.use(name) as descriptor, memoryview(buffer) as view, view[:size] as part:
+        part = memoryview(buffer)[start : start + size]
+        with self.files.use(name) as descriptor:
             if read_cached(descriptor, part, offset) == size:
                 return True
         descriptor = open_direct(os.path.join(self.folder, name))
         try:
-            if not kernel.begin(PREAD, descriptor, buffer, size, offset, number):
+            if not kernel.begin(PREAD, descriptor, buffer, size, offset, number, start):
                 raise OSError(EAGAIN, f"{name}: the kernel takes no more reads")
         finally:
             os.close(descriptor)  # what was begun goes on

@@ -82,15 +82,22 @@ class KernelQueue:
         return self._descriptor
 
     def begin(
-        self, work: int, descriptor: int, buffer: mmap, size: int, offset: int, number: int = 0
+        self,
+        work: int,
+        descriptor: int,
+        buffer: mmap,
+        size: int,
+        offset: int,
+        number: int = 0,
+        start: int = 0,
     ) -> bool:
         """
-        *work* is PREAD or PWRITE of *size* bytes to or from the start of *buffer*, which must not
-        change until it is done; *number* is what ``take_results`` calls it.
+        *work* is PREAD or PWRITE of *size* bytes to or from *buffer*, from *start* on, which must
+        not change until it is done; *number* is what ``take_results`` calls it.
 
         False: the system takes none now.
         """
-        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) + start
         _CONTROL_BLOCK.pack_into(
             self._block, 0, number, 0, 0, work, 0, descriptor, address, size, offset, 0,
             _TELL_DESCRIPTOR, self._descriptor,

@@ -30,6 +30,12 @@ READ_BYTES_MAX: Final = AHEAD_CHUNKS * CHUNK_BYTES
 DEPTH: Final = 4
 """Reads under way at a time: enough to keep a disk busy, and a commit waits for no more."""
 
+STEP_BYTES: Final = 64 << 10
+"""Read at a time while others send: 0.1 ms that a commit may have to wait."""
+
+AGAIN_S: Final = 0.002
+"""When no commit came after which a read might have begun, it is looked at again."""
+
 BUFFERS_MAX: Final = CHUNKS_MAX // AHEAD_CHUNKS + DEPTH
 """Kept for use; if more are looked at, memory is made and given back."""
 
@@ -38,28 +44,54 @@ class Buffers:
     """Memory for what is read. Whoever still looks at some of it keeps it from being used again."""
 
     def __init__(self) -> None:
-        self._free: list[mmap] = []
+        self._free: dict[int, list[mmap]] = {CHUNK_BYTES: [], READ_BYTES_MAX: []}
         self._is_closed = False
 
     def __len__(self) -> int:
-        return len(self._free)
+        return sum([len(free) for free in self._free.values()])
 
-    def take(self) -> mmap:
-        return self._free.pop() if self._free else aligned(READ_BYTES_MAX)
+    def take(self, size: int) -> mmap:
+        """For *size* bytes or more."""
+        room = CHUNK_BYTES if size <= CHUNK_BYTES else READ_BYTES_MAX
+        free = self._free[room]
+        return free.pop() if free else aligned(room)
 
     def lend(self, buffer: mmap, size: int) -> memoryview:
         """Its first *size* bytes; it comes back when no view of them is left."""
-        lent = (ctypes.c_ubyte * READ_BYTES_MAX).from_buffer(buffer)
+        lent = (ctypes.c_ubyte * len(buffer)).from_buffer(buffer)
         finalize(lent, self.give_back, buffer).atexit = False
         return memoryview(lent).cast("B")[:size]
 
     def give_back(self, buffer: mmap) -> None:
-        if len(self._free) < BUFFERS_MAX and not self._is_closed:
-            self._free.append(buffer)
+        free = self._free[len(buffer)]
+        if len(free) < BUFFERS_MAX and not self._is_closed:
+            free.append(buffer)
 
     def close(self) -> None:
         self._is_closed = True
-        self._free.clear()
+        for free in self._free.values():
+            free.clear()
+
+
+class _Read:
+    """A prefetch and how far it went."""
+
+    __slots__ = ("at", "buffer", "step", "work")
+
+    def __init__(self, work: Prefetch, step: int) -> None:
+        self.work = work
+        self.step = step
+        """Bytes asked of the disk at a time."""
+
+        self.at = 0
+        """Bytes that are there."""
+
+        self.buffer: mmap | None = None
+
+    @property
+    def asked(self) -> int:
+        """Bytes of the next step: whole pages."""
+        return min(self.step, self.work.size + -self.work.size % PAGE_BYTES - self.at)
 
 
 class Prefetcher:
@@ -69,7 +101,7 @@ class Prefetcher:
     Args:
         fetched: called with each when it is done, whatever became of it.
         allowed: how many reads may be under way now. One or none: commits wait for the disk too,
-            so parts are small and begin when a commit has ended.
+            so the disk is asked for little at a time, mostly when a commit has ended.
     """
 
     def __init__(
@@ -84,11 +116,12 @@ class Prefetcher:
         self._loop = asyncio.get_running_loop()
         self._kernel = _kernel_queue(disk)
         self._buffers = Buffers()
-        self._waiting: deque[Prefetch] = deque()
-        self._reading: dict[int, tuple[Prefetch, mmap]] = {}
+        self._waiting: deque[_Read] = deque()
+        self._reading: dict[int, _Read] = {}
         """By number, what the kernel reads."""
 
         self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._is_closed = False
         if self._kernel is not None:
@@ -106,9 +139,9 @@ class Prefetcher:
             if self._kernel is None or work.size > READ_BYTES_MAX:
                 self._read_in_thread(work)
             elif allowed > 1:
-                self._waiting.append(work)
+                self._waiting.append(_Read(work, READ_BYTES_MAX))
             else:
-                self._waiting.extend(work.parts())
+                self._waiting.extend([_Read(part, STEP_BYTES) for part in work.parts()])
         self._begin(allowed)
 
     def commit_ended(self) -> None:
@@ -119,41 +152,69 @@ class Prefetcher:
     def _begin(self, allowed: int) -> None:
         while self._waiting and len(self._reading) < allowed:
             self._begin_one(self._waiting.popleft())
+        if self._waiting and not self._reading and self._timer is None:
+            self._timer = self._loop.call_later(AGAIN_S, self._begin_again)
 
-    def _begin_one(self, work: Prefetch) -> None:
+    def _begin_again(self) -> None:
+        self._timer = None
+        self._begin(self._allowed())
+
+    def _begin_one(self, read: _Read) -> None:
+        """Or its next step."""
         assert self._kernel is not None
         assert isinstance(self._disk, RealDisk)
-        buffer = self._buffers.take()
+        work = read.work
+        buffer = read.buffer = read.buffer or self._buffers.take(work.size)
         self._number += 1
-        size = work.size + -work.size % PAGE_BYTES
         try:
             is_there = self._disk.begin_read(
-                self._kernel, self._number, work.name, work.offset, buffer, size
+                self._kernel,
+                self._number,
+                work.name,
+                work.offset + read.at,
+                buffer,
+                read.at,
+                read.asked,
             )
         except OSError:
-            self._buffers.give_back(buffer)
-            self._read_in_thread(work)
+            self._give_up(read)
             return
         if is_there:
-            work.data = self._buffers.lend(buffer, work.size)
-            self._loop.call_soon(self._done, work)
+            self._loop.call_soon(self._went_on, read, read.asked)
         else:
-            self._reading[self._number] = (work, buffer)
+            self._reading[self._number] = read
 
     def _on_read(self) -> None:
         """The kernel has read some."""
         assert self._kernel is not None
         for number, size in self._kernel.take_results():
-            work, buffer = self._reading.pop(number)
-            if size < work.size:  # the end of the file, or a bad sector behind what is wanted
-                self._buffers.give_back(buffer)
-                self._read_in_thread(work)
-                continue
-            work.data = self._buffers.lend(buffer, work.size)
-            self._done(work)
+            self._went_on(self._reading.pop(number), size)
         self._begin(self._allowed())
 
+    def _went_on(self, read: _Read, size: int) -> None:
+        """*size* bytes more, or minus an error's number."""
+        work, buffer = read.work, read.buffer
+        if self._is_closed or buffer is None:
+            return
+        if read.at + size >= work.size:
+            work.data = self._buffers.lend(buffer, work.size)
+            self._done(work)
+        elif size < read.asked:  # the end of the file, or a bad sector behind what is wanted
+            self._give_up(read)
+        else:
+            read.at += size
+            self._waiting.appendleft(read)
+            if not self._reading:
+                self._begin(self._allowed())
+
+    def _give_up(self, read: _Read) -> None:
+        if read.buffer is not None:
+            self._buffers.give_back(read.buffer)
+        self._read_in_thread(read.work)
+
     def _read_in_thread(self, work: Prefetch) -> None:
+        if self._is_closed:
+            return
         future = self._loop.run_in_executor(self._thread, work.execute, self._disk)
         future.add_done_callback(lambda _: self._done(work))
 
@@ -165,6 +226,8 @@ class Prefetcher:
         """Waits for what is under way; nothing is told any more."""
         self._is_closed = True
         self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._kernel is not None:
             self._loop.remove_reader(self._kernel.fileno())
             self._kernel.close()

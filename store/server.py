@@ -254,7 +254,7 @@ class StoreServer:
         """At a time: a commit waits for every read that the disk was given before it."""
         if not self._is_storing():
             return DEPTH
-        return 0 if self._is_committing() else 1
+        return int(self._is_pause())
 
     def _is_committing(self) -> bool:
         """What else costs time now costs those who wait for the disk."""
