@@ -45,10 +45,13 @@ dev-tools: $(VENV)/.dev
 peers:
 	@.ci/peers
 
-test: dev-tools $(VENV)/.spark peers compiled ## everything: unit, real clients, Java, Spark
+# The sources are tested while the same modules are compiled: either keeps one core busy.
+test: dev-tools $(VENV)/.spark peers ## everything: unit, real clients, Java, Spark
+	$(BIN)/python .ci/compile & built=$$!; \
 	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" $(PYTEST) \
 		tests/protocols tests/store tests/gateway/test_pipeline*.py \
-		tests/gateway/test_deliveries.py tests/gateway/test_kinds.py
+		tests/gateway/test_deliveries.py tests/gateway/test_kinds.py; tested=$$?; \
+	wait $$built && exit $$tested
 	$(BIN)/python -m pytest -m "not bench" $(PYTEST)
 
 unit: dev-tools compiled ## what needs no other program; under a minute

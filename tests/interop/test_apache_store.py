@@ -17,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.demo.cluster import create_topic
 from tests.support import apache_rocketmq
 from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 from tests.support.rocketmq_python import run_grpc_client
@@ -61,7 +62,7 @@ def publish(port: int, topic: str, bodies: list[bytes]) -> None:
     client.connect("127.0.0.1", port)
     client.loop_start()
     for body in bodies:
-        client.publish(topic, body, qos=1).wait_for_publish(PATIENCE_S)
+        published(client, topic, body)
     client.disconnect()
     client.loop_stop()
 

@@ -19,6 +19,7 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from tests.support.commands import output_of
+from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import HURRIED, Daemon, Daemons, wait_until
 
@@ -145,7 +146,7 @@ def test_without_name_servers_traffic_goes_on(daemons: Daemons) -> None:
     gateway = daemons.gateway(addresses)
     assert post(gateway, "t") in (202, 404)
     client = connect(gateway, "c1")
-    publish(client, "t/1", b"warm")
+    published(client, "t/1", b"warm")
     for name in names:
         name.kill()
     got: list[bytes] = []
@@ -154,7 +155,7 @@ def test_without_name_servers_traffic_goes_on(daemons: Daemons) -> None:
     client.on_subscribe = lambda _c, _d, _m, codes, _p: granted.extend(c.value for c in codes)
     client.subscribe("t/#", 1)
     wait_until(lambda: granted == [1], "SUBACK")
-    publish(client, "t/2", b"without names")
+    published(client, "t/2", b"without names")
     wait_until(lambda: got == [b"without names"], "the delivery")
     client.disconnect()
     client.loop_stop()
@@ -230,7 +231,7 @@ def test_a_fresh_gateway_waits_for_stores_that_are_expected(daemons: Daemons) ->
     second.signal(signal.SIGCONT)
     gateway.wait_ready()
     client = connect(gateway, "c1")
-    publish(client, "plants/1", b"x")
+    published(client, "plants/1", b"x")
     client.disconnect()
     client.loop_stop()
     (count,) = [sum(r["messages"] for r in tidegate("topic", "describe", "plants", "-n", address))]
@@ -260,7 +261,3 @@ def connect(gateway: Daemon, client_id: str) -> paho.Client:
     client.loop_start()
     wait_until(client.is_connected, "CONNACK")
     return client
-
-
-def publish(client: paho.Client, topic: str, body: bytes) -> None:
-    client.publish(topic, body, qos=1).wait_for_publish(PATIENCE_S)

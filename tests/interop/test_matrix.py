@@ -27,6 +27,7 @@ from paho.mqtt.properties import Properties
 
 from tests.demo.cluster import create_topic
 from tests.support.java_clients import run_java
+from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 from tests.support.rocketmq_python import run_grpc_client
@@ -136,9 +137,7 @@ def publish_mqtt(gateway: Daemon, body: str) -> None:
     )
     client.connect("127.0.0.1", gateway.port("mqtt"))
     client.loop_start()
-    info = client.publish(f"{TOPIC}/m", body.encode(), qos=1, properties=properties)
-    info.wait_for_publish(PATIENCE_S)
-    assert info.is_published()
+    published(client, f"{TOPIC}/m", body, properties=properties)
     client.disconnect()
     client.loop_stop()
 

@@ -12,6 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.properties import Properties
 
+from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 
@@ -73,7 +74,7 @@ def test_paho(gateways: Gateways, version: int, transport: str) -> None:
     pub.connect(gateways[1].address(listener))
     sub.subscribe(f"{name}/#", 2)
     for qos in (0, 1, 2):
-        pub.client.publish(f"{name}/{qos}", f"qos {qos}", qos).wait_for_publish(PATIENCE_S)
+        published(pub.client, f"{name}/{qos}", f"qos {qos}", qos)
     found = {sub.messages.get(timeout=PATIENCE_S).topic for _ in range(3)}
     assert found == {f"{name}/{qos}" for qos in (0, 1, 2)}
     sub.close()
@@ -91,7 +92,7 @@ def test_paho_properties(gateways: Gateways) -> None:
     properties.CorrelationData = b"\x00\xfe"
     properties.ContentType = "text/plain"
     properties.UserProperty = [("k", "1"), ("k", "2")]
-    pub.client.publish("props/ask", "?", 1, properties=properties).wait_for_publish(PATIENCE_S)
+    published(pub.client, "props/ask", "?", properties=properties)
     got = sub.messages.get(timeout=PATIENCE_S).properties
     assert got is not None
     assert (got.ResponseTopic, got.CorrelationData, got.ContentType, got.UserProperty) == (

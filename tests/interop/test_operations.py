@@ -21,6 +21,7 @@ from paho.mqtt.properties import Properties
 from gateway.identity import hash_password
 from protocols import clock
 from tests.support.commands import answer_to, output_of
+from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
@@ -121,7 +122,7 @@ def publish(gateway: Daemon, *topics: str, **properties: str) -> None:
     told = Properties(PacketTypes.PUBLISH)
     told.UserProperty = [*properties.items()]
     for topic in topics:
-        client.publish(topic, b"x", qos=1, properties=told).wait_for_publish(PATIENCE_S)
+        published(client, topic, b"x", properties=told)
     client.disconnect()
     client.loop_stop()
 

@@ -15,6 +15,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.commands import answer_to
+from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
 
@@ -100,14 +101,10 @@ def client(system: System) -> Iterator[paho.Client]:
     made.loop_stop()
 
 
-def publish(client: paho.Client, topic: str, body: str) -> None:
-    client.publish(topic, body, qos=1).wait_for_publish(PATIENCE_S)
-
-
 def test_a_route_rewrites_topic_key_and_tag(system: System, client: paho.Client) -> None:
     """``plants/9/alarm/fire`` is stored in cluster us as ALARM, key 9, tag alarm; eu has a copy."""
-    publish(client, "plants/9/alarm/fire", "hot")
-    publish(client, "plants/9/temp", "20")
+    published(client, "plants/9/alarm/fire", "hot")
+    published(client, "plants/9/temp", "20")
     stored = system.messages("us", "ALARM")
     (message,) = (item for item in stored if item["subject"] == "plants/9/alarm/fire")
     assert message["body"] == "hot"
@@ -120,7 +117,7 @@ def test_a_mirror_gets_copies_and_never_delays(system: System, client: paho.Clie
     """Best effort: what meets a mirror without the topic is dropped, and the topic made."""
 
     def is_mirrored() -> bool:
-        publish(client, "plants/9/alarm/again", "hot")
+        published(client, "plants/9/alarm/again", "hot")
         return any(item["body"] == "hot" for item in system.messages("eu", "ALARM"))
 
     wait_until(is_mirrored, "a mirrored copy")
@@ -144,7 +141,7 @@ def test_weights_share_by_key_and_a_subscriber_sees_all(
         device.loop_start()
         others.append(device)
         for turn in range(3):
-            publish(device, f"canary/{number}", f"{number}/{turn}")
+            published(device, f"canary/{number}", f"{number}/{turn}")
     wait_until(lambda: len(got) >= 36, "all deliveries")
     for device in others:
         device.disconnect()
@@ -189,21 +186,21 @@ def test_what_is_throttled_is_told_so(system: System) -> None:
 
 def test_failover_goes_to_the_other_cluster(system: System, client: paho.Client) -> None:
     """With the only store of ``us`` gone its route goes on in ``eu``."""
-    publish(client, "safe/1", "before")
+    published(client, "safe/1", "before")
     assert [m["body"] for m in system.messages("us", "mqtt") if m["subject"] == "safe/1"] == [
         "before"
     ]
     system.stores["us"].kill()
 
     def is_moved() -> bool:
-        publish(client, "safe/1", "after")
+        published(client, "safe/1", "after")
         return any(m["subject"] == "safe/1" for m in system.messages("eu", "mqtt"))
 
     wait_until(is_moved, "the circuit opens, three seconds after the store was lost")
     system.stores["us"].restart()
 
     def is_back() -> bool:
-        publish(client, "safe/2", "back")
+        published(client, "safe/2", "back")
         return any(m["subject"] == "safe/2" for m in system.messages("us", "mqtt"))
 
     wait_until(is_back, "the route goes to its own cluster again")
