@@ -29,7 +29,15 @@ ROUNDS = 100
 @pytest.fixture
 async def stores(tmp_path: Path) -> AsyncIterator[StoreCluster]:
     stores = StoreCluster(tmp_path)
-    await stores.start("a", "b", lease_ms=3000, silence_ms_max=3000)
+    await stores.start("a", "b")
+    yield stores
+    await stores.stop()
+
+
+@pytest.fixture
+async def hurried(tmp_path: Path) -> AsyncIterator[StoreCluster]:
+    stores = StoreCluster(tmp_path)
+    await stores.start("a", "b", lease_ms=5000, silence_ms_max=5000)
     yield stores
     await stores.stop()
 
@@ -160,13 +168,13 @@ class CoreProcess:
         await self._reader
 
 
-async def test_a_stopped_gateway_cannot_send_by_its_old_table(stores: StoreCluster) -> None:
+async def test_a_stopped_gateway_cannot_send_by_its_old_table(hurried: StoreCluster) -> None:
     """
     B is stopped past its lease; A's barrier fences it and returns; B wakes with publishes to
     send. None is acknowledged that the subscriber does not get, and B works again thereafter.
     """
-    a = await start_core(stores, "gw-a")
-    b = await CoreProcess.start("gw-b", stores)
+    a = await start_core(hurried, "gw-a")
+    b = await CoreProcess.start("gw-b", hurried)
     b.publish("t/0", "warm")
     await until(lambda: b.answers().get("warm") == "OK")
     started = asyncio.get_running_loop().time()
