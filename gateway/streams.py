@@ -136,6 +136,8 @@ class LogicalStream:
             start = Start.EPOCH
             if part is None:
                 part = Part(link)
+            elif part.link is not link:  # it was given up for good, and is there after all
+                part.link, part.stream = link, link.new_stream()
             elif self.spec.is_volatile and part.store_epoch == link.store_epoch:
                 start = Start.END
             part.group = await link.open_group(self.spec, start=start.value)

@@ -29,6 +29,10 @@ logger = logging.getLogger("tidegate.clusters")
 
 CHECK_S: Final = 1.0
 
+LINK_KEPT_S: Final = 3600.0
+"""How long a store that the name servers no longer name is waited for: until then its link keeps
+what the store has to be told when it is back, acknowledgements above all."""
+
 
 class RunningLink(StoreLink, Protocol):
     """A link with the life that its cluster gives it."""
@@ -90,6 +94,9 @@ class ClusterClient:
         self._tasks = Tasks(f"cluster {name}")
         self._link_tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[str, str] = {}
+        self._unnamed_at: dict[str, float] = {}
+        """Store → since when no name server has named it."""
+
         self._states_version = 0
         self.routes = RouteCache(
             name,
@@ -126,6 +133,7 @@ class ClusterClient:
             now = clock.monotonic()
             for link in list(self.links.values()):
                 link.check(now)
+            self._forget_links(now)
 
     # ── stores ──────────────────────────────────────────────────────────────────────────
 
@@ -185,12 +193,23 @@ class ClusterClient:
             if self._addresses.get(broker) != address:
                 self._addresses[broker] = address
                 self._start_link(broker, address)
-        for broker in [name for name in self.links if name not in self.routes.brokers]:
-            if self.links[broker].state is LinkState.DOWN:
-                self._stop_link(broker)
-                self._addresses.pop(broker, None)
+            self._unnamed_at.pop(broker, None)
+        for broker in self.links:
+            if broker not in self.routes.brokers:
+                self._unnamed_at.setdefault(broker, clock.monotonic())
         for listener in self._listeners:
             listener.routes_changed(self)
+
+    def _forget_links(self, now: float) -> None:
+        """Those of stores that are gone for good."""
+        for broker, since in list(self._unnamed_at.items()):
+            link = self.links.get(broker)
+            if link is not None and link.state is not LinkState.DOWN:
+                continue
+            if link is None or now - since > LINK_KEPT_S:
+                self._stop_link(broker)
+                self._addresses.pop(broker, None)
+                del self._unnamed_at[broker]
 
     def _start_link(self, broker: str, address: str) -> None:
         """A store is new, or came back under another address."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.clusters import tidegate
+from gateway.clusters.link import LinkState
 from protocols.canonical import (
     GroupSpec,
     Head,
@@ -174,6 +176,41 @@ async def test_a_stream_survives_a_store_restart(world: World) -> None:
     stream = await world.core.streams.open(
         call(), session("s", queue, owner_epoch=1), rest, credit=10
     )
+    assert rest.deliveries == []
+    await stream.close()
+
+
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_a_stream_survives_a_store_that_the_name_servers_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its link waits for it; what the client held of it stays with the client."""
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", 0.05)
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), session("s", queue), sink, credit=100)
+    await world.publish("t/1", b"1", b"2", b"3", b"4")
+    held = [d.handle for d in await sink.wait(4)]
+    links = world.core.cluster.links
+    assert any(handle.broker == "b" for handle in held)
+    await world.stores.stop_store("b")
+    await until(lambda: links["b"].state is LinkState.DOWN)
+    assert world.stores.name_server is not None
+    world.core.cluster.routes.brokers.pop("b")
+    await world.core.cluster.create_topic("news", 1)
+    await world.publish("t/1", b"5", b"6")
+    await sink.wait(6)
+    await world.stores.start_store("b")
+    await until(lambda: len(world.core.cluster.up_links()) == 2)
+    assert await stream.mark_durably([(handle, 7, 3) for handle in held])
+    await world.publish("t/1", b"7", b"8", b"9", b"10")
+    found = await sink.wait(10)
+    assert {d.handle.broker for d in found[6:]} == {"a", "b"}
+    stream.ack([d.handle for d in found])
+    await stream.close()
+    rest = ListSink()
+    spec = session("s", queue, owner_epoch=1)
+    stream = await world.core.streams.open(call(), spec, rest, credit=10)
     assert rest.deliveries == []
     await stream.close()
 
