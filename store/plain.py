@@ -109,8 +109,8 @@ class PlainSender:
             return [item for item in found if isinstance(item, RunResult)]
         body = bytearray().join(pieces)
         count = len(lengths)
-        is_many = count >= MATRIX_ITEMS_MIN and count >= len(plans) * RUN_LENGTH_MIN
-        if np is not None and is_many:  # columns cost some steps per queue
+        is_few_queues = count >= len(plans) * RUN_LENGTH_MIN  # columns cost some steps per queue
+        if np is not None and count >= MATRIX_ITEMS_MIN * (1 if is_few_queues else 2):
             bulk = Bulk.of_columns(lengths, indexes, tags, FLAGS, list(plans))
             positions, offsets = bulk.append(self._core, body)
         else:
