@@ -9,16 +9,20 @@ plus all parts' open windows never exceeds ``total``.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from gateway.clusters.link import LinkState, StoreLink
 from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
+from protocols.delivery_runs import DeliveryRun
 from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import DeliverySink
 from protocols.remoting.private import AckAction, AckItem, MarkItem
 from protocols.tasks import Tasks, outcomes
 
 logger = logging.getLogger("tidegate.deliveries")
+
+_new: Final[Any] = tuple.__new__
+"""Makes a named tuple without the Python function that its class has for it."""
 
 RESUME_S_MAX: Final = 5.0
 """How long the in-flight deliveries of a resumed session may take to arrive."""
@@ -215,10 +219,16 @@ class LogicalStream:
         if part.window == 0:
             self._balance_soon()
 
-    def _hold(self, part: Part, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    def _hold(self, part: Part, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Note what the client now holds; what it held before a reconnect is no news to it."""
-        news: list[Delivery] = []
         holds = part.holds
+        if type(deliveries) is DeliveryRun:
+            run = deliveries
+            positions = run.positions
+            if holds.keys().isdisjoint(positions):
+                holds.update(dict.fromkeys(positions, (run.grant, run.shelf.store_epoch)))
+                return run
+        news: list[Delivery] = []
         for delivery in deliveries:
             handle = delivery.handle
             if handle.position not in holds:
@@ -335,7 +345,7 @@ class LogicalStream:
             part = self._parts.get((handle.cluster, handle.broker))
             if part is not None:
                 grant, epoch = part.holds.pop(handle.position, (handle.grant, handle.store_epoch))
-                item = AckItem(handle.group, handle.position, grant, action)
+                item: AckItem = _new(AckItem, (handle.group, handle.position, grant, action, 0))
                 items.setdefault((part, epoch), []).append(item)
         for (part, epoch), found in items.items():
             part.link.ack(epoch, found, None)
@@ -375,7 +385,8 @@ class LogicalStream:
             part = self._parts.get((handle.cluster, handle.broker))
             if part is not None:
                 grant, epoch = part.holds.get(handle.position, (handle.grant, handle.store_epoch))
-                item = MarkItem(handle.group, handle.position, grant, packet_id, stage)
+                fields = (handle.group, handle.position, grant, packet_id, stage)
+                item: MarkItem = _new(MarkItem, fields)
                 items.setdefault((part, epoch), []).append(item)
         return items
 

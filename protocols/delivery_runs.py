@@ -7,9 +7,12 @@ of deliveries.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import overload
+from typing import Any, Final, overload
 
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
+
+_new: Final[Any] = tuple.__new__
+"""Makes a named tuple without the Python function that its class has for it."""
 
 
 class Shelf:
@@ -92,6 +95,22 @@ class DeliveryRun(Sequence[Delivery]):
 
     def __iter__(self) -> Iterator[Delivery]:
         return map(self._delivery, range(self.start, self.stop))
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """In the log, of each."""
+        return self.shelf.positions[self.start : self.stop]
+
+    def handles(self) -> list[ReceiptHandle]:
+        """
+        What to acknowledge each by, without a look at its message.
+
+        They do not say where in its topic a message lies, which RocketMQ's clients alone ask.
+        """
+        shelf = self.shelf
+        front = (shelf.cluster, shelf.broker, shelf.store_epoch, self.group)
+        rest = (self.grant, -1, -1, 0, 0, self.group_name, "")
+        return [_new(ReceiptHandle, (*front, position, *rest)) for position in self.positions]
 
     def _delivery(self, index: int) -> Delivery:
         shelf = self.shelf

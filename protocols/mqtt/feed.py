@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from protocols.canonical import Delivery, ReceiptHandle
+from protocols.delivery_runs import DeliveryRun
 from protocols.errors import Code
 from protocols.mqtt.session import Flight, Stage, Subscriptions
 from protocols.pipeline import DeliveryStream
@@ -94,6 +95,15 @@ class Feed:
         if not self.is_settle_due:
             self._outbox.settle_soon(self)
 
+    def done_run(self, run: DeliveryRun) -> None:
+        """All of it, without a wait for the client."""
+        if self.is_auto_ack:
+            self.done_unnamed(len(run))
+            return
+        self._finished_count += len(run)
+        self._to_ack += run.handles()
+        self._outbox.settle_soon(self)
+
     def done_unnamed(self, count: int) -> None:
         self._finished_count += count
         if not self.is_settle_due and self._is_credit_due():
@@ -106,6 +116,12 @@ class Feed:
     def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
         """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
         self._marks.append((handle, packet_id, Stage.SENT))
+        self._outbox.settle_soon(self)
+
+    def mark_run(self, handles: list[ReceiptHandle], numbers: list[bytes]) -> None:
+        """``mark`` of a run; *numbers*: the packet ids, two bytes each."""
+        for handle, number in zip(handles, numbers, strict=True):
+            self._marks.append((handle, int.from_bytes(number, "big"), Stage.SENT))
         self._outbox.settle_soon(self)
 
     async def mark_durably(self, marks: Marks) -> bool:

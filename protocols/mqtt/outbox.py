@@ -101,11 +101,10 @@ class Outbox:
         self._plan(feed, deliveries)
 
     def _deliver_run(self, feed: Feed, run: DeliveryRun) -> bool:
-        """A run that nobody acks and all of which goes out alike; False: look at each."""
+        """A run all of which goes out alike; False: look at each."""
         subscriptions, version = feed.subscriptions, self._connection.version
         is_each = (
-            not feed.is_auto_ack
-            or subscriptions.has_no_local
+            subscriptions.has_no_local
             or self._held_tags
             or self._observer.is_tracing
             or self._may_receive.is_judged(subscriptions)
@@ -117,7 +116,7 @@ class Outbox:
             return False
         plan = subscriptions.plan(run.reads, run.qos, run.retain, False)
         if plan is None:
-            feed.done_unnamed(len(run))
+            feed.done_run(run)
             return True
         column = None if plan.qos == 2 else self._renderings.column(run, version, *plan)
         if column is None or column.bytes_max > self._packet_bytes_max:
@@ -125,7 +124,15 @@ class Outbox:
         now_ms = clock.wall_ms()
         if now_ms - store_ms_of(run.shelf.records[run.start]) >= self._slow_ms:
             self._note_slow(run[0], now_ms)
-        if plan.qos:
+        if plan.qos and not feed.is_auto_ack:
+            handles = run.handles()
+            numbers = self.window.take_each(feed, handles)
+            if not numbers:
+                return False
+            if feed.is_marked:
+                feed.mark_run(handles, numbers)
+            packets = column.joined(numbers)
+        elif plan.qos:
             numbers = self.window.take_at_once(len(column), feed.unnamed)
             if not numbers:
                 self.window.wait(OutgoingRun(column, feed.unnamed))
@@ -133,7 +140,7 @@ class Outbox:
                 return True
             packets = column.joined(numbers)
         else:
-            feed.done_unnamed(len(run))
+            feed.done_run(run)
             packets = column.whole
         self._sent.inc(len(run))
         self._connection.queue(packets)

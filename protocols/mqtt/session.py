@@ -353,9 +353,9 @@ class Window:
         run.at += count
         return count
 
-    def take_at_once(self, count: int, flight: Flight) -> list[bytes]:
+    def take_at_once(self, count: int, flight: Flight | None) -> list[bytes]:
         """
-        Put so many into flight: their packet ids, two bytes each.
+        Put so many into flight: their packet ids, two bytes each. None: the caller does.
 
         Empty if others wait, there is no room for all, or their ids are not neighbours.
         """
@@ -366,10 +366,20 @@ class Window:
         packet_ids = range(first, stop)
         if flights and not flights.keys().isdisjoint(packet_ids):
             return []
-        for packet_id in packet_ids:
-            flights[packet_id] = flight
+        if flight is not None:
+            for packet_id in packet_ids:
+                flights[packet_id] = flight
         self._next_id = stop
         return packet_id_bytes()[first:stop]
+
+    def take_each(self, source: Source, handles: list[ReceiptHandle]) -> list[bytes]:
+        """``take_at_once`` of publishes of QoS 1 that are acknowledged one by one."""
+        first = self._next_id
+        numbers = self.take_at_once(len(handles), None)
+        flights = self.flights
+        for packet_id, handle in enumerate(handles if numbers else (), first):
+            flights[packet_id] = Flight(source, handle, 1, Stage.SENT)
+        return numbers
 
     def skip(self) -> None:
         """One that will not be sent takes an id as if it had been [MQTT-3.1.2-25]."""

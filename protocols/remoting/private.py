@@ -736,7 +736,7 @@ def decode_marks(body: bytes | memoryview) -> tuple[int, list[MarkItem]]:
     try:
         (epoch,) = EPOCH.unpack_from(body)
         items = MARK_ITEM.iter_unpack(memoryview(body)[EPOCH.size :])
-        return epoch, [MarkItem._make(item) for item in items]
+        return epoch, [tuple.__new__(MarkItem, item) for item in items]
     except struct.error as error:
         raise PeerError(f"MARK body: {error}") from error
 

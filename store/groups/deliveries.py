@@ -180,8 +180,10 @@ class Deliveries:
         flags, targets = entries.flags_of_each(ordinals), entries.targets
         single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
         found = {} if single is not None else tags_of_each(group, ordinals)
-        is_plain = not (group.attempts or group.marks) and (
-            not targets or targets.keys().isdisjoint(positions)
+        is_plain = (
+            (not group.attempts or group.attempts.keys().isdisjoint(positions))
+            and (not group.marks or group.marks.keys().isdisjoint(positions))
+            and (not targets or targets.keys().isdisjoint(positions))
         )
         if is_plain and flags.count(flags[0]) == len(flags):
             tags = single or found[ordinals[0]]

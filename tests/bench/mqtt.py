@@ -57,6 +57,8 @@ CASES = (
          _publish("-conns", "500", "-inflight", "1", "-qos", "1"), cpu_ratio=1.3),
     Case("QoS 1 end to end, 1 to 1, 256 B", _end_to_end(1, 1), ratio=2.5),
     Case("QoS 1 end to end, 10 to 10, 256 B", _end_to_end(10, 10), ratio=2.5),
+    Case("QoS 1 end to end, 4 to 4, kept sessions", _end_to_end(4, 4, "-kept")),
+    Case("QoS 1 end to end, 4 to 4, shared subscriptions", _end_to_end(4, 4, "-shared")),
     Case("QoS 1 fan-out, 1 to 10, 256 B", _end_to_end(1, 10, "-fan")),
     Case("QoS 1 fan-out, 1 to 100, 256 B", _end_to_end(1, 100, "-fan"), ratio=5),
     Case("connection storm, 5,000", ("storm", "-conns", "5000"), ratio=1),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocols.canonical import ReceiptHandle
 from protocols.mqtt.session import PACKET_ID_MAX, Flight, Stage, Window
 
 
@@ -43,3 +44,34 @@ def test_the_end_of_the_numbers_and_one_in_use(flight: Flight) -> None:
     assert window.next_id == 1
     assert window.take_at_once(3, flight) == []
     assert window.take_at_once(1, flight) == numbers(1)
+
+
+class Taken:
+    """A source that notes what is done."""
+
+    is_marked = False
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+
+    def done(self, handle: ReceiptHandle) -> None:
+        self.positions.append(handle.position)
+
+    def done_unnamed(self, count: int) -> None:
+        raise AssertionError("each has a name")
+
+    def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
+        raise AssertionError("not kept")
+
+
+def test_each_of_a_run_is_done_by_its_own_acknowledgement() -> None:
+    """In whatever order they come; all of them or none."""
+    window, source = Window(5), Taken()
+    handles = [ReceiptHandle("c", "b", 1, 7, position, 3) for position in (100, 200, 300)]
+    assert window.take_each(source, handles) == numbers(1, 2, 3)
+    assert window.take_each(source, handles) == []
+    assert list(window.flights) == [1, 2, 3]
+    assert window.acknowledged([3, 1])
+    assert source.positions == [300, 100]
+    assert window.acknowledged([2, 2])
+    assert source.positions == [300, 100, 200]

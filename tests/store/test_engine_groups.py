@@ -6,8 +6,8 @@ import pytest
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code, Refused
-from protocols.remoting.private import AckAction, AckItem, GroupOpen, ReadItem
-from store.answers import AppendRecord
+from protocols.remoting.private import AckAction, AckItem, GroupOpen, MarkItem, ReadItem
+from store.answers import AppendRecord, GrantedRun
 from store.log.messages import property_of, topic_of
 from tests.store.engine_kit import SMALL, Driver, filter_key, make_frame, make_record
 
@@ -43,6 +43,24 @@ def test_each_message_goes_out_once_and_is_gone_when_acked(store: Driver) -> Non
     assert store.take(group) == []
     store.restart()
     assert store.take(group) == []
+
+
+def test_what_is_marked_or_came_back_keeps_the_rest_no_run(store: Driver) -> None:
+    """First attempts go as a run, whatever is known of others; those that came back do not."""
+    group = store.open("g", [READ_A], is_inherited=True)
+    store.send(b"1", b"2", keys=[A])
+    before = store.take(group)
+    assert isinstance(before, GrantedRun)
+    marks = [MarkItem(group, item.position, item.grant, 5, 1) for item in before]
+    store.engine.mark(store.engine.epoch, marks, store.now)
+    store.send(b"3", b"4", keys=[A])
+    after = store.take(group)
+    assert isinstance(after, GrantedRun)
+    assert store.bodies(after) == [b"3", b"4"]
+    assert store.ack(group, before[:1], AckAction.CHANGE) == [Code.OK]
+    store.send(b"5", keys=[A])
+    mixed = store.take(group)
+    assert [(item.attempt, item.packet_id) for item in mixed] == [(2, 0), (1, 0)]
 
 
 def test_ack_is_idempotent_and_checks_grant_and_epoch(store: Driver) -> None:

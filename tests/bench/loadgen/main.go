@@ -26,7 +26,7 @@ type options struct {
 	rate                               float64
 	batch, queues, topics, from        int
 	pubs, subs                         int
-	fan                                bool
+	fan, kept, shared                  bool
 	secs, warm                         float64
 }
 
@@ -119,6 +119,8 @@ func main() {
 	f.IntVar(&o.pubs, "pubs", 1, "e2e: publishers")
 	f.IntVar(&o.subs, "subs", 1, "e2e: subscribers")
 	f.BoolVar(&o.fan, "fan", false, "e2e: every subscriber gets everything; else pairs")
+	f.BoolVar(&o.kept, "kept", false, "e2e: subscribers' sessions are kept")
+	f.BoolVar(&o.shared, "shared", false, "e2e: each subscriber is the one member of a share")
 	f.IntVar(&o.window, "window", 512, "e2e: messages under way, per publisher")
 	f.StringVar(&o.topic, "topic", "bench", "remoting: topic")
 	f.IntVar(&o.batch, "batch", 1, "rsend: messages of one request")
@@ -186,6 +188,7 @@ func runEndToEnd(o options) {
 		rooms[i] = newRoom(o.window)
 	}
 	var ready sync.WaitGroup
+	keepSessions.Store(o.kept)
 	for i := range lat {
 		lat[i] = &latencies{}
 		ready.Add(1)
@@ -196,12 +199,16 @@ func runEndToEnd(o options) {
 			if o.fan {
 				topic = o.name + "/+"
 			}
+			if o.shared {
+				topic = "$share/bench/" + topic
+			}
 			fail(c.subscribe(topic, o.qos))
 			ready.Done()
 			fail(c.receiveLoop(o, i, &count, lat[i], rooms))
 		}(i)
 	}
 	ready.Wait()
+	keepSessions.Store(false)
 	for i := range rooms {
 		ready.Add(1)
 		go func(i int) {

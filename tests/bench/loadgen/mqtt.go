@@ -39,13 +39,20 @@ func packet(first byte, body []byte) []byte {
 
 func connect(addr, id string) (*client, error) { return connectSized(addr, id, 256<<10) }
 
+// keepSessions: CONNECT says that the session outlives the connection.
+var keepSessions atomic.Bool
+
 // connectSized: bufBytes is what one read takes; 0 for who never reads on.
 func connectSized(addr, id string, bufBytes int) (*client, error) {
 	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	body := append(text(nil, "MQTT"), 4, 2, 0, 0)
+	flags := byte(2)
+	if keepSessions.Load() {
+		flags = 0
+	}
+	body := append(text(nil, "MQTT"), 4, flags, 0, 0)
 	if _, err = conn.Write(packet(0x10, text(body, id))); err != nil {
 		return nil, err
 	}
