@@ -11,14 +11,32 @@ import logging
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
+from tests.simulation.held_script import PRESSED, HeldScript
+from tests.simulation.moving_script import MovingScript
 from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.policy_script import PolicyScript
 from tests.simulation.script import Script
 
-STEPS = 120
 SEEDS_AT_ONCE = 8
+
+
+class Runs(Protocol):
+    """A script of one seed."""
+
+    def run(self, steps: int) -> None: ...
+
+
+SCRIPTS: dict[str, tuple[Callable[[int], Runs], int]] = {
+    "script": (Script, 120),
+    "policies": (PolicyScript, 150),
+    "held": (HeldScript, 150),
+    "pressed": (lambda seed: HeldScript(seed, PRESSED), 150),
+    "moving": (MovingScript, 400),
+}
+"""Name → what makes it, and steps per seed. Only the first crashes before every operation."""
 
 
 class Outcome(NamedTuple):
@@ -38,20 +56,23 @@ class Order(NamedTuple):
     seed: int
     steps: int
     mutation: str = ""
+    script: str = "script"
 
 
 def run_seed(order: Order) -> Outcome:
     """The whole script of one seed; a broken promise is an outcome, not an exception."""
-    script: Script | None = None
+    script: Runs | None = None
     error = ""
+    make, steps = SCRIPTS[order.script]
     with mutated(order.mutation):
         try:
-            script = Script(order.seed)
-            script.run(order.steps)
+            script = make(order.seed)
+            script.run(order.steps or steps)
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
-    if script is None:
-        return Outcome(order.seed, 0, 0, 0, 0, error)
+    if not isinstance(script, Script):
+        crashes = getattr(script, "crashes", 0)
+        return Outcome(order.seed, crashes, crashes, 0, 0, error)
     figures = script.figures
     return Outcome(
         order.seed,
@@ -63,9 +84,11 @@ def run_seed(order: Order) -> Outcome:
     )
 
 
-def outcomes(first: int, steps: int, processes: int, mutation: str = "") -> Iterator[Outcome]:
+def outcomes(
+    first: int, steps: int, processes: int, mutation: str = "", script: str = "script"
+) -> Iterator[Outcome]:
     """Seeds from *first* on, without end: stop when there are enough."""
-    orders = (Order(seed, steps, mutation) for seed in range(first, 1 << 31))
+    orders = (Order(seed, steps, mutation, script) for seed in range(first, 1 << 31))
     if processes == 1:
         yield from map(run_seed, orders)
         return
@@ -79,7 +102,8 @@ def outcomes(first: int, steps: int, processes: int, mutation: str = "") -> Iter
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.soak")
     parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps of the script per seed")
+    parser.add_argument("--script", choices=[*SCRIPTS], default="script")
+    parser.add_argument("--steps", type=int, default=0, help="per seed; 0: as the script wants")
     parser.add_argument("--crash-points", type=int, default=10_000, help="stop after so many")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
@@ -89,13 +113,15 @@ def main() -> int:
     logging.disable(logging.CRITICAL)  # a thousand torn tails are no news here
     started = time.monotonic()
     crash_points = crashes = seeds = failures = 0
-    for one in outcomes(chosen.seed, chosen.steps, chosen.processes, chosen.mutation):
+    asked = (chosen.seed, chosen.steps, chosen.processes, chosen.mutation, chosen.script)
+    for one in outcomes(*asked):
         seeds += 1
         crash_points += one.crash_points
         crashes += one.crashes
         if one.error:
             failures += 1
-            print(f"FAILED --seed {one.seed} --steps {chosen.steps}: {one.error[:600]}", flush=True)
+            again = f"--script {chosen.script} --seed {one.seed} --steps {chosen.steps}"
+            print(f"FAILED {again}: {one.error[:600]}", flush=True)
         is_late = time.monotonic() - started > chosen.seconds
         if crash_points >= chosen.crash_points or failures >= chosen.failures or is_late:
             break
