@@ -205,8 +205,8 @@ class Receipts:
 
     async def change(self, changes: Sequence[InvisibleTimeChange]) -> list[AckResult]:
         items = [
-            (handle, int(AckAction.CHANGE), max(0, invisible_ms))
-            for handle, invisible_ms in changes
+            (handle, int(AckAction.RENEW if is_renewal else AckAction.CHANGE), max(0, invisible_ms))
+            for handle, invisible_ms, is_renewal in changes
         ]
         return await self._apply(items, keep_handle=True)
 

@@ -609,6 +609,8 @@ class InvisibleTimeChange(NamedTuple):
 
     handle: ReceiptHandle
     invisible_ms: int
+    is_renewal: bool = False
+    """Still in the client's hands: its handle stays good (where the broker can do that)."""
 
 
 class AckResult(NamedTuple):

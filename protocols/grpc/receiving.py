@@ -263,7 +263,10 @@ class Receiving:
             batch = self._renewals.entries(texts[start : start + RENEW_BATCH_COUNT])
             for client in {id(entry.client): entry.client for _, entry in batch}.values():
                 mine = [(text, entry.handle) for text, entry in batch if entry.client is client]
-                changes = [InvisibleTimeChange(handle, invisible_ms) for _, handle in mine]
+                is_renewal = invisible_ms > 0
+                changes = [
+                    InvisibleTimeChange(handle, invisible_ms, is_renewal) for _, handle in mine
+                ]
                 try:
                     results = await self._services.pipeline.change_invisible_time(
                         client.call, changes

@@ -1,9 +1,10 @@
 """
 Deliveries whose invisible time the gateway renews while their push consumer lives.
 
-A push consumer asks for ``auto_renew`` and keeps the handle it got; each renewal may give the
-store a new one, so this table leads from the first to the last. It is lost with the gateway:
-the messages then come back after their invisible time, never before.
+A push consumer asks for ``auto_renew`` and keeps the handle it got. A store of ours keeps it
+good over renewals, so that any gateway takes an ack by it; an Apache broker gives a new one each
+time, and this table leads from the first to the last. It is lost with the gateway: nothing is
+renewed then, and messages come back after their invisible time, never before.
 
 Source for the rhythm: proxy ``ReceiptHandleManager`` (60 s, renewed under 10 s, 3 h in all).
 """

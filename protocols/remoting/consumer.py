@@ -344,7 +344,10 @@ class Consumer:
                 return
             results = await self._services.pipeline.change_invisible_time(
                 self._call,
-                [InvisibleTimeChange(handle, self._settings.invisible_ms) for handle in handles],
+                [
+                    InvisibleTimeChange(handle, self._settings.invisible_ms, is_renewal=True)
+                    for handle in handles
+                ],
             )
             for item, result in zip(held, results, strict=False):
                 if result.code == Code.OK and result.handle is not None:

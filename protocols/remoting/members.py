@@ -1,8 +1,8 @@
 """
 What the clients of all gateways share: who is in a group, queue locks, committed offsets.
 
-Records of the directory. Members and locks are bound to their gateway's lease; offsets of
-consumers that read by offset (orderly, pull) outlive it.
+Records of the directory. Members are bound to their gateway's lease. Locks count while their
+holder is a member, so that a client that comes back by another gateway still has its queues.
 
 ========================================  =====================================
 key                                       value
@@ -84,7 +84,7 @@ class Members:
                 mine.append(queue)
             elif holder is None or holder not in members:
                 version = 0 if record is None or record.value is None else record.version
-                put = Put(key, client_id.encode(), if_version=version, is_bound=True)
+                put = Put(key, client_id.encode(), if_version=version)
                 puts.append((queue, put))
         if puts:
             results = await self._directory.put([put for _, put in puts])
@@ -94,6 +94,15 @@ class Members:
                 if result.is_ours or result.record.value == client_id.encode()
             ]
         return mine
+
+    def locked_by(self, group: str, client_id: str) -> set[Queue]:
+        """The queues that are this client's."""
+        prefix = f"{_LOCK}{group}/"
+        return {
+            _queue_of(record.key, prefix)
+            for record in self._directory.items(prefix)
+            if record.value == client_id.encode()
+        }
 
     async def unlock(self, group: str, client_id: str, queues: Sequence[Queue]) -> None:
         puts: list[Put] = []
@@ -121,8 +130,7 @@ class Members:
         keys |= {key for key in self._pending_offsets if key.startswith(prefix)}
         found: dict[Queue, int] = {}
         for key in keys:
-            topic, broker, number = key[len(prefix) :].rsplit("/", 2)
-            queue = Queue(topic, broker, int(number))
+            queue = _queue_of(key, prefix)
             offset = self.offset(group, queue)
             if offset is not None:
                 found[queue] = offset
@@ -152,3 +160,8 @@ class Members:
 
 def _queue_key(prefix: str, group: str, queue: Queue) -> str:
     return f"{prefix}{group}/{queue.topic}/{queue.broker}/{queue.queue_id}"
+
+
+def _queue_of(key: str, prefix: str) -> Queue:
+    topic, broker, number = key[len(prefix) :].rsplit("/", 2)
+    return Queue(topic, broker, int(number))

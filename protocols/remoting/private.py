@@ -678,6 +678,7 @@ class AckAction(IntEnum):
     CHANGE = 1  # visible again after delay ms (0: now, in place); counts as an attempt
     RELEASE = 2  # as CHANGE with 0, and the attempt does not count: the client never saw it
     REJECT = 3  # done, and handed over as a dead letter where the queue's policy says so
+    RENEW = 4  # hidden for delay ms from now on; the grant stays, and so do handles of it
 
 
 IF_ABSENT: Final = "tgIfAbsent"

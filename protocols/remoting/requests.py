@@ -134,6 +134,8 @@ async def _join(session: "Session", call: Call, data: ConsumerData) -> None:
     if not host.is_elsewhere(session, data.group_name):
         await consumer.adopt()
     await _enter(session, consumer)
+    locked = host.members.locked_by(data.group_name, session.client_id)
+    consumer.locked |= {queue for queue in locked if not is_retry_topic(queue.topic)}
     session.consumers[data.group_name] = consumer
     if not session.peer.is_open:  # it went while we waited: nobody else would clean up
         await session.drop_consumer(data.group_name)

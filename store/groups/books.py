@@ -43,6 +43,9 @@ class Books:
         group.hold(held, held)
         group.last_grant = max(group.last_grant, record.grant)
         if known:
+            earlier = group.in_flight.get(known[0])
+            if earlier is not None and earlier.grant == record.grant:
+                epoch = earlier.epoch  # renewed: handles of it are from then
             batch = GrantBatch(record.grant, epoch, 0, known)
             batch.invisible_ms, batch.taker = record.invisible_ms, record.taker
             batch.is_stream = bool(record.flags & GRANT_TO_STREAM)

@@ -208,17 +208,25 @@ class Deliveries:
         self, group: Group, positions: Sequence[int], taker: str, now: Now, invisible_ms: int
     ) -> tuple[GrantBatch, Sequence[Granted]]:
         """In flight once more, to be sent; no further attempt."""
-        batch = self._hide_anew(group, positions, taker, now, invisible_ms)
+        batch = self._hide_anew(
+            group, positions, taker, now, invisible_ms, group.last_grant + 1, self._core.log.epoch
+        )
         ordinals = [group.open[position] for position in positions]
         return batch, self._granted(group, positions, ordinals, batch.grant)
 
     def _hide_anew(
-        self, group: Group, positions: Sequence[int], taker: str, now: Now, invisible_ms: int
+        self,
+        group: Group,
+        positions: Sequence[int],
+        taker: str,
+        now: Now,
+        invisible_ms: int,
+        grant: int,
+        epoch: int,
     ) -> GrantBatch:
-        """In flight under another grant, which handles of before do not know."""
-        grant = group.last_grant + 1
+        """In flight once more; handles of before are void, but for those of *grant*."""
         self._log_grant(group, grant, invisible_ms, 0, positions, [], [], taker)
-        batch = GrantBatch(grant, self._core.log.epoch, 0, positions)
+        batch = GrantBatch(grant, epoch, 0, positions)
         batch.taker = taker
         group.granted(batch, [group.open[position] for position in positions])
         self._watch(group, batch, now, invisible_ms, 0)
@@ -317,7 +325,12 @@ class Deliveries:
             self._return(group, [position], counts=action != AckAction.RELEASE)
             return batch.grant
         assert now is not None, "a delay needs the time"
-        return self._hide_anew(group, [position], batch.taker, now, delay_ms).grant
+        if action == AckAction.RENEW:
+            taker, grant, epoch = batch.taker, batch.grant, batch.epoch
+        else:  # it is the client's no more
+            taker, grant, epoch = "", group.last_grant + 1, self._core.log.epoch
+        self._hide_anew(group, [position], taker, now, delay_ms, grant, epoch)
+        return grant
 
     def _return(self, group: Group, positions: Sequence[int], *, counts: bool) -> None:
         """Back in place; those that had their last attempt to the dead-letter topic."""

@@ -6,7 +6,8 @@
     python -m tests.interop.compare_java ours:5.4.0 apache:5.4.0 ours:4.9.8 apache:4.9.8
 
 Each column is a fresh name server and store (or broker), one JVM, and a kill and restart of the
-store in between; ``gateway`` is our gateway's remoting listener in front of them. Prints the
+store in between; ``gateway`` is our gateway's remoting listener in front of them, ``regate`` the
+same with the gateway killed and started again instead of the store. Prints the
 table of ``tests/README.md`` and why cases failed.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from tests.support import java_cases
 from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.java_cases import Result
-from tests.support.processes import Daemons
+from tests.support.processes import HURRIED, Daemons
 
 Report = Callable[[Result], object]
 Choice = tuple[str, ...]
@@ -34,19 +35,26 @@ def ours(version: str, folder: Path, report: Report, choice: Choice = ()) -> lis
         return java_cases.run(version, address, restart=store.restart, choice=choice, report=report)
 
 
-def gateway(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
+def gateway(
+    version: str, folder: Path, report: Report, choice: Choice = (), *, kills_gateway: bool = False
+) -> list[Result]:
     with Daemons(folder) as daemons:
         namesrv = daemons.namesrv()
-        store = daemons.store(namesrv, *java_cases.SITE_SETTINGS)
+        lease = HURRIED if kills_gateway else ()
+        store = daemons.store(namesrv, *java_cases.SITE_SETTINGS, *lease)
         front = daemons.gateway(namesrv)
         return java_cases.run(
             version,
             front.addresses["remoting"],
             tools=namesrv.addresses["namesrv"],
-            restart=store.restart,
+            restart=front.restart if kills_gateway else store.restart,
             choice=choice,
             report=report,
         )
+
+
+def regate(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
+    return gateway(version, folder, report, choice, kills_gateway=True)
 
 
 def apache(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
@@ -58,7 +66,7 @@ def apache(version: str, folder: Path, report: Report, choice: Choice = ()) -> l
         )
 
 
-SIDES = {"ours": ours, "gateway": gateway, "apache": apache}
+SIDES = {"ours": ours, "gateway": gateway, "regate": regate, "apache": apache}
 
 
 def report(result: Result) -> None:

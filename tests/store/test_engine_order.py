@@ -3,7 +3,7 @@
 import pytest
 
 from protocols.errors import Code
-from protocols.remoting.private import AckAction, ReadItem
+from protocols.remoting.private import AckAction, AckItem, ReadItem
 from store.answers import Granted
 from tests.store.engine_kit import Driver
 
@@ -105,11 +105,12 @@ def test_the_same_attempt_gets_the_same_messages(store: Driver) -> None:
 def test_a_client_asks_for_what_it_holds(store: Driver) -> None:
     """By its name, at whichever gateway, before and after a restart; no further attempt of any."""
     group = store.open("rmq/g/t", [READ_T])
-    store.send(b"1", b"2", b"3", b"4")
-    first = store.take(group, 3, invisible_ms=60_000, taker="c1")
+    store.send(b"1", b"2", b"3", b"back", b"of c2")
+    first = store.take(group, 4, invisible_ms=60_000, taker="c1")
     store.take(group, 1, invisible_ms=60_000, taker="c2")
     store.ack(group, first[:1])
-    store.ack(group, first[1:2], AckAction.CHANGE, 30_000)  # a renewal
+    store.ack(group, first[1:2], AckAction.RENEW, 90_000)
+    store.ack(group, first[3:], AckAction.CHANGE, 90_000)  # it wants that one later, as any other
     store.drain()
 
     def adopt(above: int = -1) -> list[Granted]:
@@ -119,7 +120,7 @@ def test_a_client_asks_for_what_it_holds(store: Driver) -> None:
     held = adopt()
     assert store.bodies(held) == [b"2", b"3"]
     assert [one.attempt for one in held] == [1, 1]
-    assert store.ack(group, first[2:]) == [Code.INVALID_RECEIPT_HANDLE]
+    assert store.ack(group, first[2:]) == [Code.INVALID_RECEIPT_HANDLE] * 2
     assert store.bodies(adopt(held[0].position)) == [b"3"]
     assert store.engine.adopt(group, "", -1, 10, store.now, invisible_ms=60_000) == []
     store.drain()
@@ -135,3 +136,26 @@ def test_a_client_asks_for_what_it_holds(store: Driver) -> None:
     store.drain()
     store.restart()
     assert adopt() == []
+
+
+def test_a_renewal_leaves_the_handle_good(store: Driver) -> None:
+    """Also over a restart of the store, whose epoch is another then."""
+    group = store.open("rmq/g/t", [READ_T])
+    store.send(b"1", b"2")
+    epoch = store.engine.epoch
+    granted = store.take(group, invisible_ms=10_000)
+    for _ in range(3):
+        store.later(8.0)
+        assert store.ack(group, granted, AckAction.RENEW, 10_000) == [Code.OK] * 2
+        store.drain()
+        store.restart()
+    assert store.take(group, invisible_ms=10_000) == []
+    first, second = (AckItem(group, one.position, one.grant) for one in granted)
+    pending = store.engine.ack(epoch, [first], store.now)
+    store.drain()
+    assert [code for _, code in pending.result()] == [Code.OK]
+    store.later(11.0)
+    store.engine.tick(store.now)
+    assert store.engine.ack(epoch, [second], store.now).result()[0][1] != Code.OK
+    (again,) = store.take(group, invisible_ms=10_000)
+    assert (store.bodies([again]), again.attempt) == ([b"2"], 2)

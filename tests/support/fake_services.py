@@ -157,7 +157,7 @@ class FakePipeline:
                 self._broker.put_back(change.handle)
                 results.append(AckResult())
             else:
-                flight.grant += 1
+                flight.grant += not change.is_renewal
                 handle = change.handle._replace(grant=flight.grant)
                 self._hide(handle, change.invisible_ms)
                 results.append(AckResult(handle=handle))

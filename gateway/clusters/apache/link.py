@@ -49,6 +49,7 @@ from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.clusters")
 
+CHANGES: Final = frozenset((AckAction.CHANGE, AckAction.RENEW))
 HEARTBEAT_S: Final = 10.0
 REQUEST_S_MAX: Final = 5.0
 BACK_OFF_S_MIN: Final = 0.05
@@ -351,7 +352,7 @@ class ApacheLink:
             grant, code = group.settle(item)
             results.append((grant, code))
             touched[item.group] = group
-            if item.action == AckAction.CHANGE and item.delay_ms and code == Code.OK:
+            if item.action in CHANGES and item.delay_ms and code == Code.OK:
                 self._expire_later(group, item.position, grant, item.delay_ms)
         for group in touched.values():
             self._commit(group)

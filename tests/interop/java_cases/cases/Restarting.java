@@ -4,7 +4,12 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -20,6 +25,7 @@ final class Restarting {
         suite.restarts.put("restart.messages", Restarting::messages);
         suite.restarts.put("restart.offsets", Restarting::offsets);
         suite.restarts.put("restart.live-consumer", Restarting::liveConsumer);
+        suite.restarts.put("restart.held", Restarting::held);
         suite.restarts.put("restart.orderly-consumer", Restarting::orderly);
         suite.restarts.put("restart.delay", Restarting::delay);
         suite.restarts.put("restart.transaction", Restarting::transaction);
@@ -82,6 +88,39 @@ final class Restarting {
             }
             Set<String> wanted = new TreeSet<>(Site.bodies("n", 5));
             Site.until("all new ones", () -> inbox.bodies().containsAll(wanted));
+        };
+    }
+
+    /** What a listener is at, or waits for it, when the server goes: each once, and done after. */
+    private static Suite.Case held(Site site) throws Exception {
+        String topic = site.topic("restart.held", 1);
+        CountDownLatch begun = new CountDownLatch(2);
+        CountDownLatch goOn = new CountDownLatch(1);
+        List<String> got = new CopyOnWriteArrayList<>();
+        DefaultMQPushConsumer consumer = site.push("restart.held", topic, "*");
+        consumer.setInstanceName(site.name("restart-held"));
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(message -> got.add(Inbox.body(message)));
+            begun.countDown();
+            try {
+                goOn.await();
+            } catch (InterruptedException error) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        site.send(topic, "", Site.bodies("h", 8));
+        Site.check(begun.await(Inbox.WAIT_MS, TimeUnit.MILLISECONDS), "none came");
+        return after -> {
+            sendAgain(site, Site.message(topic, "", "new"));
+            goOn.countDown();
+            Site.until("all are done", () -> got.contains("new")
+                && site.asker.examineConsumeStats(site.name("restart.held"), topic)
+                    .computeTotalDiff() == 0);
+            List<String> wanted = new ArrayList<>(Site.bodies("h", 8));
+            wanted.add("new");
+            Site.equal(wanted, Site.sorted(got), "each once");
         };
     }
 
