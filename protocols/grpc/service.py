@@ -261,7 +261,10 @@ class MessagingService:
                 if is_ours:
                     yield command
                 elif command.HasField("settings"):
-                    yield await self._settings(client, command.settings)
+                    answer = await self._settings(client, command.settings)
+                    if telemetry.may_miss_settings(command.settings):
+                        self.tasks.start(_repeat(client, answer), name="settings")
+                    yield answer
         except Refused as refusal:
             raise _stream_failed(refusal) from refusal
         finally:
@@ -347,6 +350,13 @@ async def until(
         for task in (stopping, coming, going):
             if task is not None and not task.done():
                 task.cancel()
+
+
+async def _repeat(client: Client, command: pb.TelemetryCommand) -> None:
+    for pause_s in telemetry.AGAIN_S:
+        await asyncio.sleep(pause_s)
+        if client.stream_count and not client.outbox.full():
+            client.outbox.put_nowait(command)
 
 
 async def _next(commands: AsyncIterator[pb.TelemetryCommand]) -> pb.TelemetryCommand | None:

@@ -44,6 +44,12 @@ RETRY_S: Final = (
 """Waits before a further delivery (``CustomizedRetryPolicy``: messageDelayLevel)."""
 
 
+AGAIN_S: Final = (0.5, 1.5, 8.0)
+"""Pauses after which settings are sent again to a client that may have missed them."""
+
+HEEDFUL: Final = frozenset((v2.Language.JAVA, v2.Language.PYTHON, v2.Language.GOLANG))
+
+
 def merged(
     settings: v2.Settings,
     *,
@@ -92,6 +98,14 @@ def topics_of(settings: v2.Settings) -> list[str]:
     if settings.HasField("publishing"):
         return [topic.name for topic in settings.publishing.topics]
     return [entry.topic.name for entry in settings.subscription.subscriptions]
+
+
+def may_miss_settings(settings: v2.Settings) -> bool:
+    """
+    Node's client (1.0.8) begins to wait for settings when it has all its routes, and drops those
+    that came before: it would wait for ever.
+    """
+    return settings.user_agent.language not in HEEDFUL
 
 
 def is_consumer(settings: v2.Settings) -> bool:

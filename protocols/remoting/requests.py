@@ -131,13 +131,16 @@ async def _join(session: "Session", call: Call, data: ConsumerData) -> None:
         data.group_name, session.client_id, data, call, host.services, host.settings, host.tasks
     )
     await consumer.open()
-    if not host.is_elsewhere(session, data.group_name):
+    # Of a connection that has gone what the client holds is for the one that it has made since.
+    is_current = session.peer.is_open and not host.is_elsewhere(session, data.group_name)
+    if is_current:
         await consumer.adopt()
     await _enter(session, consumer)
     locked = host.members.locked_by(data.group_name, session.client_id)
     consumer.locked |= {queue for queue in locked if not is_retry_topic(queue.topic)}
     session.consumers[data.group_name] = consumer
     if not session.peer.is_open:  # it went while we waited: nobody else would clean up
+        await consumer.stop()
         await session.drop_consumer(data.group_name)
 
 

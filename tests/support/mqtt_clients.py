@@ -45,7 +45,7 @@ def mqttjs() -> list[str]:
     need("npm")
     files = [SOURCES / "mqttjs.js", SOURCES / "package.json"]
     install = ["npm", "install", "--no-audit", "--no-fund", "--silent"]
-    folder = _built("mqttjs", files, lambda folder: [install])
+    folder = built("mqttjs", files, lambda folder: [install])
     return ["node", str(folder / "mqttjs.js")]
 
 
@@ -53,7 +53,7 @@ def go_paho() -> list[str]:
     """Eclipse's two Go clients: one for 3.1.1, one for 5."""
     need("go")
     files = [SOURCES / name for name in ("paho.go", "go.mod", "go.sum")]
-    folder = _built("go-paho", files, lambda folder: [["go", "build", "-o", "paho", "."]])
+    folder = built("go-paho", files, lambda folder: [["go", "build", "-o", "paho", "."]])
     return [str(folder / "paho")]
 
 
@@ -70,7 +70,7 @@ def hivemq() -> list[str]:
         ]
         return [fetch, ["javac", "-cp", f"{folder / 'lib'}/*", "HiveMq.java"]]
 
-    folder = _built("hivemq", files, commands)
+    folder = built("hivemq", files, commands)
     path = os.pathsep.join((str(folder), f"{folder / 'lib'}/*"))
     return ["java", *JAVA_OPTIONS, "-cp", path, "HiveMq"]
 
@@ -84,7 +84,7 @@ def gmqtt() -> list[str]:
         fetch = [sys.executable, "-m", "pip", "install", "-q", "--target", "lib", "gmqtt==0.7.0"]
         return [fetch]
 
-    folder = _built("gmqtt", [SOURCES / "gmqtt_client.py"], commands)
+    folder = built("gmqtt", [SOURCES / "gmqtt_client.py"], commands)
     start = f"import runpy, sys; sys.path.insert(0, {str(folder / 'lib')!r}); del sys.argv[0]; "
     program = str(folder / "gmqtt_client.py")
     start += f"sys.argv.insert(0, {program!r}); runpy.run_path({program!r}, run_name='__main__')"
@@ -99,7 +99,7 @@ CLIENTS: dict[str, Callable[[], list[str]]] = {
 }
 
 
-def _built(
+def built(
     name: str, files: Sequence[Path], commands: Callable[[Path], Sequence[Sequence[str]]]
 ) -> Path:
     """The folder where *files* were built by *commands*; the first call of a version builds."""
