@@ -22,6 +22,14 @@ IDLE_S_MAX: Final = 120.0
 """As ``serverChannelMaxIdleTimeSeconds``: clients send a heartbeat every 30 s."""
 
 
+GROWTH_MAX: Final = 4
+"""Memory for a large frame is made when a fourth of it has come: a head alone buys nothing."""
+
+WASTE: Final = 1 / 4
+"""Part of a frame's memory that may lie idle; its messages stay there while the store keeps them
+at hand."""
+
+
 class Fault(NamedTuple):
     """The peer broke the protocol or fell silent: the last event of its connection."""
 
@@ -47,17 +55,73 @@ class RemotingConnection:
         self._frame_bytes_max = frame_bytes_max
         self._idle_s_max = idle_s_max
         self._incoming = bytearray()
+        self._arriving: bytearray | None = None
+        """Memory of a large frame that is read in place."""
+
+        self._filled = 0
+        """Bytes of it that are there."""
+
+        self._expected_bytes = 0
+        """Of the next frame, if those before were such; 0: none is expected."""
+
         self._outgoing: list[RemotingCommand] = []
         self._has_sent = False
 
-    def receive_data(self, data: bytes, *, now: float) -> Sequence[Event]:
+    def receive_data(self, data: bytes | memoryview, *, now: float) -> Sequence[Event]:
         """The commands that *data* completes; a fault of the peer is the last event."""
         if self.is_closing:
             return ()
         self._incoming += data
+        return self._events(now)
+
+    def wanted_buffer(self) -> memoryview | None:
+        """
+        Where the next bytes go, if a large frame is on its way or to be expected.
+
+        What is read there is told by ``filled``, before anything else is received.
+        """
+        frame = self._arriving or self._begin_frame()
+        return None if frame is None else memoryview(frame)[self._filled :]
+
+    def filled(self, count: int, *, now: float) -> Sequence[Event]:
+        """*count* bytes were read into the buffer that was wanted: what they complete."""
+        frame = self._arriving
+        if frame is None or self.is_closing:
+            return ()
+        self._filled += count
+        size = size_in_place(frame, self._filled, frame_bytes_max=self._frame_bytes_max)
+        if self._filled < size <= len(frame):
+            return ()
+        self._arriving = None
+        whole = memoryview(frame)
+        if not 0 < size <= self._filled:  # of another kind, or larger
+            self._expected_bytes = 0
+            return self.receive_data(whole[: self._filled], now=now)
+        self._incoming += whole[size : self._filled]
+        is_wasteful = size < len(frame) * (1 - WASTE)
+        return self._events(now, bytearray(whole[:size]) if is_wasteful else whole[:size])
+
+    def _begin_frame(self) -> bytearray | None:
+        """Memory for the frame that has begun, or for one as large as those before."""
+        here, size = self._incoming, self._expected_bytes
+        if here:
+            size = size_in_place(here, len(here), frame_bytes_max=self._frame_bytes_max)
+            size = size if size <= GROWTH_MAX * len(here) else 0
+        if not size or self.is_closing:
+            return None
+        self._arriving = frame = bytearray(size)
+        frame[: len(here)] = here
+        self._filled = len(here)
+        self._incoming = bytearray()
+        return frame
+
+    def _events(self, now: float, frame: bytearray | memoryview | None = None) -> Sequence[Event]:
+        """All that is whole: *frame*, then what is in the buffer."""
         events: list[Event] = []
         try:
-            while self._incoming and (commands := self._take()):
+            if frame is not None:
+                events.append(self._in_place(frame))
+            while commands := self._take():
                 events += commands
         except PeerError as error:
             events.append(self._close(str(error)))
@@ -90,15 +154,22 @@ class RemotingConnection:
     def _take(self) -> Sequence[RemotingCommand]:
         """The next commands that are whole."""
         buffer, limit = self._incoming, self._frame_bytes_max
-        size = size_in_place(buffer, frame_bytes_max=limit)
-        if size <= len(buffer) // 2:
+        size = size_in_place(buffer, len(buffer), frame_bytes_max=limit)
+        if not len(buffer) // 2 < size <= len(buffer):
             return take_commands(buffer, frame_bytes_max=limit)
         # less lies behind it than it holds: the rest is copied instead
         self._incoming = buffer[size:]
         del buffer[size:]
-        return (command_in_place(buffer),)
+        return (self._in_place(buffer),)
+
+    def _in_place(self, frame: bytearray | memoryview) -> RemotingCommand:
+        """Its command. What follows will be about as large: the largest is forgotten slowly."""
+        size, expected = len(frame), self._expected_bytes
+        self._expected_bytes = max(size, expected - (expected - size) // 8)
+        return command_in_place(frame)
 
     def _close(self, reason: str) -> Fault:
         self.is_closing = True
-        self._incoming.clear()
+        self._incoming = bytearray()
+        self._arriving = None
         return Fault(reason)

@@ -127,22 +127,23 @@ def _take_large(buffer: bytearray, size: int, word: int) -> list[Frame]:
     return [frame]
 
 
-def size_in_place(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> int:
+def size_in_place(buffer: bytearray, have: int, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> int:
     """
-    Size of the frame that *buffer* begins with if it is whole, large and need not be copied.
+    Size of the frame that *buffer* begins with, by its first *have* bytes, if it is large and need
+    not be copied.
 
     So are SEND frames, of which the store makes blocks; 0: it is another, for ``take_commands``.
     """
-    if len(buffer) <= LARGE_FRAME_BYTES:
+    if have < HEAD.size + _CODE.size:
         return 0
     n, word = HEAD.unpack_from(buffer)
-    if not LARGE_FRAME_BYTES < n <= min(frame_bytes_max, len(buffer) - 4):
+    if not LARGE_FRAME_BYTES < n <= frame_bytes_max or word & 0xFFFFFF > n - 4:
         return 0
     is_send = word >> 24 == BINARY and _CODE.unpack_from(buffer, HEAD.size)[0] == PrivateCode.SEND
-    return n + 4 if is_send and word & 0xFFFFFF <= n - 4 else 0
+    return n + 4 if is_send else 0
 
 
-def command_in_place(frame: bytearray) -> RemotingCommand:
+def command_in_place(frame: bytearray | memoryview) -> RemotingCommand:
     """
     The command of one whole frame; its body is *frame*'s own memory, and may be changed.
 

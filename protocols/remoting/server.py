@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from protocols import clock
 from protocols.doors import Door, Factory, Listening
-from protocols.driver import Driver, listen
+from protocols.driver import Driver, InPlaceDriver, listen
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.connection import (
     HANDSHAKE_S_MAX,
@@ -53,7 +53,7 @@ class SocketWire:
             handshake_s_max=handshake_s_max,
             idle_s_max=idle_s_max,
         )
-        self.driver: Driver[Event] = Driver(
+        self.driver: Driver[Event] = InPlaceDriver(
             self.connection, handle=self._handle, lost=self._lost, opened=self._opened
         )
         self.peer = Peer(self, receive)
