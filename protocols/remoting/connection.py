@@ -23,11 +23,11 @@ IDLE_S_MAX: Final = 120.0
 
 
 GROWTH_MAX: Final = 4
-"""Memory for a large frame is made when a fourth of it has come: a head alone buys nothing."""
+"""Memory for a large frame is made when a fourth of it has come, or frames nearly as large came
+before: a head alone buys nothing."""
 
-WASTE: Final = 1 / 4
-"""Part of a frame's memory that may lie idle; its messages stay there while the store keeps them
-at hand."""
+START_BYTES: Final = 64
+"""Read first where large frames are expected: enough to know how large."""
 
 
 class Fault(NamedTuple):
@@ -55,14 +55,15 @@ class RemotingConnection:
         self._frame_bytes_max = frame_bytes_max
         self._idle_s_max = idle_s_max
         self._incoming = bytearray()
-        self._arriving: bytearray | None = None
+        self._frame: bytearray | None = None
         """Memory of a large frame that is read in place."""
 
         self._filled = 0
         """Bytes of it that are there."""
 
+        self._start = bytearray(START_BYTES)
         self._expected_bytes = 0
-        """Of the next frame, if those before were such; 0: none is expected."""
+        """As large were the frames before; 0: they were others."""
 
         self._outgoing: list[RemotingCommand] = []
         self._has_sent = False
@@ -80,42 +81,35 @@ class RemotingConnection:
 
         What is read there is told by ``filled``, before anything else is received.
         """
-        frame = self._arriving or self._begin_frame()
-        return None if frame is None else memoryview(frame)[self._filled :]
+        frame = self._frame or self._begin_frame()
+        if frame is not None:
+            return memoryview(frame)[self._filled :]
+        return memoryview(self._start) if self._expected_bytes and not self._incoming else None
 
     def filled(self, count: int, *, now: float) -> Sequence[Event]:
         """*count* bytes were read into the buffer that was wanted: what they complete."""
-        frame = self._arriving
-        if frame is None or self.is_closing:
-            return ()
+        frame = self._frame
+        if frame is None:
+            return self.receive_data(memoryview(self._start)[:count], now=now)
         self._filled += count
-        size = size_in_place(frame, self._filled, frame_bytes_max=self._frame_bytes_max)
-        if self._filled < size <= len(frame):
+        if self._filled < len(frame):
             return ()
-        self._arriving = None
-        whole = memoryview(frame)
-        if not 0 < size <= self._filled:  # of another kind, or larger
-            self._expected_bytes = 0
-            return self.receive_data(whole[: self._filled], now=now)
-        self._incoming += whole[size : self._filled]
-        is_wasteful = size < len(frame) * (1 - WASTE)
-        return self._events(now, bytearray(whole[:size]) if is_wasteful else whole[:size])
+        self._frame = None
+        return self._events(now, frame)
 
     def _begin_frame(self) -> bytearray | None:
-        """Memory for the frame that has begun, or for one as large as those before."""
-        here, size = self._incoming, self._expected_bytes
-        if here:
-            size = size_in_place(here, len(here), frame_bytes_max=self._frame_bytes_max)
-            size = size if size <= GROWTH_MAX * len(here) else 0
-        if not size or self.is_closing:
+        """Memory for the large frame that has begun; None: another one, or none."""
+        here = self._incoming
+        size = size_in_place(here, len(here), frame_bytes_max=self._frame_bytes_max)
+        if not 0 < size <= GROWTH_MAX * max(len(here), self._expected_bytes):
             return None
-        self._arriving = frame = bytearray(size)
+        self._frame = frame = bytearray(size)
         frame[: len(here)] = here
         self._filled = len(here)
         self._incoming = bytearray()
         return frame
 
-    def _events(self, now: float, frame: bytearray | memoryview | None = None) -> Sequence[Event]:
+    def _events(self, now: float, frame: bytearray | None = None) -> Sequence[Event]:
         """All that is whole: *frame*, then what is in the buffer."""
         events: list[Event] = []
         try:
@@ -156,20 +150,21 @@ class RemotingConnection:
         buffer, limit = self._incoming, self._frame_bytes_max
         size = size_in_place(buffer, len(buffer), frame_bytes_max=limit)
         if not len(buffer) // 2 < size <= len(buffer):
-            return take_commands(buffer, frame_bytes_max=limit)
+            commands = take_commands(buffer, frame_bytes_max=limit)
+            self._expected_bytes = 0 if commands else self._expected_bytes
+            return commands
         # less lies behind it than it holds: the rest is copied instead
         self._incoming = buffer[size:]
         del buffer[size:]
         return (self._in_place(buffer),)
 
-    def _in_place(self, frame: bytearray | memoryview) -> RemotingCommand:
-        """Its command. What follows will be about as large: the largest is forgotten slowly."""
-        size, expected = len(frame), self._expected_bytes
-        self._expected_bytes = max(size, expected - (expected - size) // 8)
+    def _in_place(self, frame: bytearray) -> RemotingCommand:
+        """Its command. The next one may be a little larger."""
+        self._expected_bytes = len(frame)
         return command_in_place(frame)
 
     def _close(self, reason: str) -> Fault:
         self.is_closing = True
         self._incoming = bytearray()
-        self._arriving = None
+        self._frame = None
         return Fault(reason)
