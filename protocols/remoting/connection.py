@@ -115,7 +115,7 @@ class RemotingConnection:
         try:
             if frame is not None:
                 events.append(self._in_place(frame))
-            while commands := self._take():
+            while self._incoming and (commands := self._take()):
                 events += commands
         except PeerError as error:
             events.append(self._close(str(error)))
