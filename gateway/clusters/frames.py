@@ -26,6 +26,7 @@ from protocols.remoting.private import (
     decode_send_answer,
     encode_send,
 )
+from protocols.remoting.record_rows import plain_rows
 from protocols.remoting.records import encode_properties
 
 FRAMES_IN_FLIGHT_MAX: Final = 3
@@ -164,17 +165,20 @@ class FrameSender:
     def _build(self, frame: Frame, wall_ms: int) -> bytes:
         sets: dict[bytes, int] = {}
         items: list[bytes] = []
-        pieces: list[bytes] = []
-        size = 0
-        while self._pending and len(items) < FRAME_ITEMS_MAX and size < FRAME_BYTES_MAX:
+        pieces: list[bytes | memoryview] = []
+        item_count = size = 0
+        while self._pending and item_count < FRAME_ITEMS_MAX and size < FRAME_BYTES_MAX:
             run = self._pending[0]
             set_index = sets.setdefault(run.copy.set_bytes, len(sets))
-            at = len(items)
-            if run.batch.is_plain and self._fits(run, len(items), size):
+            at = item_count
+            if run.batch.is_plain and self._fits(run, at, size):
+                count = run.count
                 size += self._add_plain(run, set_index, items, pieces, wall_ms)
             else:
-                size += self._add_items(run, set_index, items, pieces, size, wall_ms)
-            count = len(items) - at
+                before = len(items)
+                size += self._add_items(run, set_index, items, at, pieces, size, wall_ms)
+                count = len(items) - before
+            item_count += count
             if count:
                 part = run if count == run.count else run.cut(count)
                 frame.runs.append((part, at))
@@ -185,10 +189,12 @@ class FrameSender:
                 break  # the frame is full
         if not self._pending:
             self.pending_count = self.pending_bytes = 0  # shares of bytes are rounded
-        frame.count = len(items)
+        frame.count = item_count
         # All frames below the oldest in flight are answered.
-        oldest = next(iter(self._in_flight), frame.number)
-        return encode_send(frame.epoch, frame.number, oldest - 1, list(sets), items, pieces)
+        answered = next(iter(self._in_flight), frame.number) - 1
+        return encode_send(
+            frame.epoch, frame.number, answered, list(sets), items, pieces, item_count=item_count
+        )
 
     @staticmethod
     def _fits(run: Run, item_count: int, size: int) -> bool:
@@ -198,7 +204,11 @@ class FrameSender:
 
     @staticmethod
     def _add_plain(
-        run: Run, set_index: int, items: list[bytes], pieces: list[bytes], wall_ms: int
+        run: Run,
+        set_index: int,
+        items: list[bytes],
+        pieces: list[bytes | memoryview],
+        wall_ms: int,
     ) -> int:
         """Encode all messages of a run that have nothing of their own; bytes added."""
         copy, batch = run.copy, run.batch
@@ -212,6 +222,13 @@ class FrameSender:
             return length
         if run.count < len(bodies):
             bodies, ids = bodies[run.start : run.stop], ids[run.start : run.stop]
+        rows = plain_rows(copy.template, bodies, ids, copy.queue_id, wall_ms)
+        if rows is not None:
+            length = len(rows) // len(bodies)
+            one = ITEM.pack(length, set_index, copy.flags, copy.order_hash, 0, NO_ONCE_KEY)
+            items.append(one * len(bodies))
+            pieces.append(rows)
+            return len(rows)
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
         flags, clearing = copy.flags, copy.flags
         if flags & RETAIN:
@@ -231,19 +248,20 @@ class FrameSender:
         run: Run,
         set_index: int,
         items: list[bytes],
-        pieces: list[bytes],
+        item_count: int,
+        pieces: list[bytes | memoryview],
         size: int,
         wall_ms: int,
     ) -> int:
-        """Encode messages of *run* until the frame is full; bytes added."""
+        """Encode messages of *run* until the frame is full; bytes added. *item_count*: before."""
         copy, batch = run.copy, run.batch
         messages, ids = batch.messages, batch.ids
         add, pack, queue_id, order = copy.template.add, ITEM.pack, copy.queue_id, copy.order_hash
         before = size
-        for index in range(run.start, min(run.stop, run.start + FRAME_ITEMS_MAX - len(items))):
+        for index in range(run.start, min(run.stop, run.start + FRAME_ITEMS_MAX - item_count)):
             message = messages[index]
             body = message.body
-            if items and size + len(body) + RECORD_BYTES_EXTRA > FRAME_BYTES_MAX:
+            if size and size + len(body) + RECORD_BYTES_EXTRA > FRAME_BYTES_MAX:
                 break
             flags, once_key, extra = copy.flags, NO_ONCE_KEY, b""
             try:

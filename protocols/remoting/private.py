@@ -549,11 +549,18 @@ def encode_send(
     answered: int,
     sets: Sequence[bytes],
     items: Sequence[bytes],
-    records: Sequence[bytes],
+    records: Sequence[bytes | memoryview],
+    *,
+    item_count: int = -1,
 ) -> bytes:
-    """A SEND body from encoded sets, packed ``ITEM``s and record pieces."""
+    """
+    A SEND body from encoded sets, packed ``ITEM``s and record pieces.
+
+    *item_count*: needed where one piece of *items* holds several.
+    """
     sets_bytes = b"".join(sets)
-    head = SEND_HEAD.pack(gateway_epoch, frame, answered, len(sets), len(items), len(sets_bytes))
+    count = item_count if item_count >= 0 else len(items)
+    head = SEND_HEAD.pack(gateway_epoch, frame, answered, len(sets), count, len(sets_bytes))
     return b"".join((head, sets_bytes, *items, *records))
 
 

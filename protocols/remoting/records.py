@@ -27,9 +27,9 @@ from protocols.remoting.message_ids import HEX4 as HEX4
 from protocols.remoting.message_ids import MessageIds as MessageIds
 
 try:
-    from isal.isal_zlib import crc32
+    from isal.isal_zlib import crc32 as crc32
 except ImportError:  # optional (extra "speed"): same value, half the time
-    from zlib import crc32
+    from zlib import crc32 as crc32
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -67,7 +67,7 @@ _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
 _U16: Final = struct.Struct(">H")
 _V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-_CRC_MASK: Final = 0x7FFFFFFF
+BODY_CRC_MASK: Final = 0x7FFFFFFF
 
 NO_HOST: Final = b"\x00" * 8
 
@@ -303,7 +303,7 @@ def is_body_intact(record: bytes | memoryview) -> bool:
 
 def body_crc(body: bytes | memoryview) -> int:
     """CRC-32 of the body as stored, sign bit cleared (``UtilAll.crc32``)."""
-    return int(crc32(body)) & _CRC_MASK
+    return int(crc32(body)) & BODY_CRC_MASK
 
 
 def encode_record(
@@ -418,7 +418,7 @@ class RecordTemplate:
 
     def add(
         self,
-        pieces: list[bytes],
+        pieces: list[bytes | memoryview],
         body: bytes,
         message_id: bytes,
         queue_id: int,
@@ -457,7 +457,7 @@ class RecordTemplate:
 
     def add_plain(
         self,
-        pieces: list[bytes],
+        pieces: list[bytes | memoryview],
         bodies: Sequence[bytes],
         message_ids: Sequence[bytes],
         queue_id: int,
@@ -481,15 +481,29 @@ class RecordTemplate:
             sizes.append(size)
         return sizes
 
+    def pattern(self, body_size: int, queue_id: int, born_ms: int) -> tuple[bytes, int, int]:
+        """A record with zeros for what differs (CRC, body, message id); where body and id begin."""
+        if self._shared_for != (queue_id, born_ms, 0, 0):
+            self._set_shared(queue_id, born_ms, 0, 0)
+        size = self._base_size + body_size
+        head = _HEAD.pack(size, self._magic, 0, self._shared, body_size)
+        before = b"".join((head, bytes(body_size), self._middle))
+        return before + bytes(self.ID_BYTES) + self._tail, len(head), len(before)
+
     def add_one(
-        self, pieces: list[bytes], body: bytes, message_id: bytes, queue_id: int, born_ms: int
+        self,
+        pieces: list[bytes | memoryview],
+        body: bytes,
+        message_id: bytes,
+        queue_id: int,
+        born_ms: int,
     ) -> int:
         """``add_plain`` of a single message; its size."""
         if self._shared_for != (queue_id, born_ms, 0, 0):
             self._set_shared(queue_id, born_ms, 0, 0)
         body_size = len(body)
         size = self._base_size + body_size
-        head = _HEAD.pack(size, self._magic, crc32(body) & _CRC_MASK, self._shared, body_size)
+        head = _HEAD.pack(size, self._magic, crc32(body) & BODY_CRC_MASK, self._shared, body_size)
         pieces += (head, body, self._middle, message_id, self._tail)
         return size
 

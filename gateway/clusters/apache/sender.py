@@ -99,7 +99,7 @@ class ApacheSender:
     def _command(self, part: Run, wall_ms: int) -> RemotingCommand:
         """The request of one message. Raises Refused if it fits no record."""
         copy, message = part.copy, part.batch.messages[part.start]
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         copy.template.add(
             pieces,
             message.body,
