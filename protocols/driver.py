@@ -55,6 +55,10 @@ class InPlaceConnection(SansIoConnection[EventT], Protocol[EventT]):
         """*data* is void afterwards."""
         ...
 
+    def pieces_to_send(self) -> Sequence[bytes]:
+        """``data_to_send`` without a copy of what is large."""
+        ...
+
     def wanted_buffer(self) -> memoryview | None:
         """Where the next bytes go; None: anywhere, they are given to ``receive_data``."""
         ...
@@ -279,6 +283,13 @@ class Driver(Generic[E]):
             return
         self._set_timer()
 
+    def _write(self, transport: asyncio.Transport) -> bool:
+        """Everything that is queued; False: nothing is."""
+        data = self.connection.data_to_send()
+        if data:
+            transport.write(data)
+        return bool(data)
+
     def _linger(self, transport: asyncio.Transport) -> None:
         """
         Half-close, and throw away what the peer still sends, until it closes or *linger_s* is over.
@@ -333,9 +344,9 @@ class Driver(Generic[E]):
 
 class InPlaceDriver(Driver[E]):
     """
-    Reads into memory that the connection wants filled, where the loop can (uvloop).
+    Reads into memory that the connection wants filled, where the loop can (uvloop); writes pieces.
 
-    A large message is then copied once, by the kernel, not three times.
+    A large message is then copied by the kernel alone.
     """
 
     def __init__(
@@ -366,6 +377,14 @@ class InPlaceDriver(Driver[E]):
         if events:
             self._handle(self, events)
         self._after()
+
+    def _write(self, transport: asyncio.Transport) -> bool:
+        pieces = self._in_place.pieces_to_send()
+        if len(pieces) > 1:
+            transport.writelines(pieces)
+        elif pieces:
+            transport.write(pieces[0])
+        return bool(pieces)
 
 
 def split_bind(bind: str) -> tuple[str, int]:

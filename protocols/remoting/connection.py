@@ -10,7 +10,7 @@ from protocols.remoting.command import RemotingCommand
 from protocols.remoting.frame import (
     FRAME_BYTES_MAX,
     command_in_place,
-    encode_commands,
+    encode_pieces,
     size_in_place,
     take_commands,
 )
@@ -138,12 +138,16 @@ class RemotingConnection:
         self._outgoing.extend(commands)
 
     def data_to_send(self) -> bytes:
+        return b"".join(self.pieces_to_send())
+
+    def pieces_to_send(self) -> Sequence[bytes]:
+        """What is queued, large bodies apart."""
         if not self._outgoing:
-            return b""
+            return ()
         self._has_sent = True
-        data = encode_commands(self._outgoing)
+        pieces = encode_pieces(self._outgoing)
         self._outgoing.clear()
-        return data
+        return pieces
 
     def _take(self) -> Sequence[RemotingCommand]:
         """The next commands that are whole."""

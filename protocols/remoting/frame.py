@@ -287,19 +287,29 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 def encode_commands(commands: Sequence[RemotingCommand]) -> bytes:
     """Frames back to back: what one write carries."""
-    pieces: list[bytes | memoryview] = []
+    pieces = encode_pieces(commands)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def encode_pieces(commands: Sequence[RemotingCommand]) -> list[bytes]:
+    """The same, but large bodies stand alone: they are not copied."""
+    pieces: list[bytes] = []
+    small: list[bytes | memoryview] = []
     for command in commands:
         if command.is_binary and command.code <= BINARY_CODE_MAX:
             header, serialization = _encode_binary_header(command), BINARY
         else:
             header, serialization = _encode_json_header(command), JSON
-        size = len(header)
-        pieces += (
-            HEAD.pack(4 + size + len(command.body), serialization << 24 | size),
-            header,
-            command.body,
-        )
-    return b"".join(pieces)
+        size, body = len(header), command.body
+        small += (HEAD.pack(4 + size + len(body), serialization << 24 | size), header)
+        if type(body) is bytes and len(body) > LARGE_FRAME_BYTES:  # views may change
+            pieces += (b"".join(small), body)
+            small = []
+        else:
+            small.append(body)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
 
 
 def _frame_bytes(serialization: int, header: bytes, body: bytes) -> bytes:
