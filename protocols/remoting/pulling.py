@@ -1,8 +1,10 @@
 """Pulls, which are pops or reads, and the offsets that clients ask for and commit."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from protocols import clock
 from protocols.canonical import Call, StoredMessage
 from protocols.errors import Code, Refused
 from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from protocols.remoting.consumer import Consumer
     from protocols.remoting.session import Session
 
+T = TypeVar("T")
+
 SUSPEND_MS_MAX: Final = 30_000
 """Longest hold of a pull, whatever the client asks for."""
 
@@ -24,6 +28,11 @@ ASKED_S: Final = 2.0
 
 TOLD_S: Final = 35.0
 """The same where no answer is wanted. 4.x clients send their heartbeats each 30 s."""
+
+AWAY_S_MAX: Final = 2.0
+"""How long a question waits for its store; clients wait 3 s and more, and ask again themselves."""
+
+AGAIN_S: Final = 0.2
 
 PULL_BYTES_MAX: Final = 256 << 10
 """Bytes of one pull answer (``maxTransferBytesOnMessageInMemory``)."""
@@ -87,13 +96,15 @@ async def _read(
         wants = consumer.wants(queue.topic, header)
     else:
         wants = parse_filter(header.expression_type, header.subscription)
-    messages, smallest, end = await session.host.services.topics.read(
-        qualified(call.tenant, queue.topic),
-        queue.broker,
-        queue.queue_id,
-        header.queue_offset,
-        max(1, min(header.count_max, 1024)),
-        wait_ms,
+    messages, smallest, end = await _insist(
+        lambda: session.host.services.topics.read(
+            qualified(call.tenant, queue.topic),
+            queue.broker,
+            queue.queue_id,
+            header.queue_offset,
+            max(1, min(header.count_max, 1024)),
+            wait_ms,
+        )
     )
     if not messages:
         if header.queue_offset < smallest:
@@ -105,6 +116,18 @@ async def _read(
     body, following = _select(messages, wants, header.bytes_max)
     code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
     return _pulled(command, code, following, body, smallest, end)
+
+
+async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask once more where the store was away: a link that broke is back in a moment."""
+    until = clock.monotonic() + AWAY_S_MAX
+    while True:
+        try:
+            return await ask()
+        except Refused as error:
+            if error.code != Code.HA_NOT_AVAILABLE or clock.monotonic() >= until:
+                raise
+        await asyncio.sleep(AGAIN_S)
 
 
 def _select(messages: Sequence[StoredMessage], wants: Wants, bytes_max: int) -> tuple[bytes, int]:
@@ -240,7 +263,9 @@ async def _offset_answer(
     )
     if is_retry_topic(topic):
         return command.answer(0, {"offset": "0"})
-    offset = await session.host.services.topics.offset(
-        qualified(call.tenant, topic), queue.broker, queue.queue_id, at_ms=at_ms
+    offset = await _insist(
+        lambda: session.host.services.topics.offset(
+            qualified(call.tenant, topic), queue.broker, queue.queue_id, at_ms=at_ms
+        )
     )
     return command.answer(0, {"offset": str(offset)})

@@ -445,6 +445,18 @@ async def test_dead_letter_at_the_clients_wish(client: Client) -> None:
     assert (await client.pull("g", "T", offset=1)).code == ResponseCode.PULL_NOT_FOUND
 
 
+async def test_a_question_waits_for_a_link_that_broke(
+    client: Client, services: FakeServices
+) -> None:
+    """Java's sync pulls would fail at once; the link is back in a moment."""
+    await client.send("T", b"1")
+    services.broker.unanswered_count = 1
+    assert bodies(await client.pull("g", "T")) == [b"1"]
+    services.broker.unanswered_count = 1
+    place = {"topic": "T", "queueId": 0, "bname": BROKER}
+    assert (await client.ask(RequestCode.GET_MAX_OFFSET, **place)).fields == {"offset": "1"}
+
+
 async def test_pull_consumer_reads_by_offset(client: Client) -> None:
     """Who pulls actively reads what is there, as often as asked; the offset is kept."""
     for body in (b"1", b"2", b"3"):

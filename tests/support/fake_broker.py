@@ -132,6 +132,9 @@ class FakeBroker:
 
         self.is_down = False
         self.lost_ack_count = 0
+        self.unanswered_count = 0
+        """Questions to come that find the store away."""
+
         """Acks that came while it was down."""
 
         self.is_congested = False
@@ -142,6 +145,12 @@ class FakeBroker:
     @property
     def end(self) -> int:
         return self.first_position + len(self.log)
+
+    def answer(self) -> None:
+        """Raises Refused: away."""
+        if self.unanswered_count:
+            self.unanswered_count -= 1
+            raise Refused(Code.HA_NOT_AVAILABLE, BROKER, "away")
 
     def store(self, call: Call, message: Message) -> SendResult:
         """Append one message; the topic, queues and properties as the real pipeline does it."""

@@ -267,11 +267,13 @@ class FakeTopics:
     async def read(
         self, topic: str, broker: str, queue_id: int, offset: int, count: int, wait_ms: int
     ) -> tuple[list[StoredMessage], int, int]:
+        self._broker.answer()
         entries = self._broker.topic_log.get((topic, queue_id), [])
         found = [entry.message for entry in entries[offset : offset + count]]
         return found, 0, len(entries)
 
     async def offset(self, topic: str, broker: str, queue_id: int, *, at_ms: int) -> int:
+        self._broker.answer()
         entries = self._broker.topic_log.get((topic, queue_id), [])
         if at_ms == -1:
             return len(entries)
