@@ -29,6 +29,12 @@ $(VENV)/.spark: pyproject.toml $(VENV)/.default
 	$(PIP) -e '.[spark,demo]'
 	@touch $@
 
+# All of them at once: one resolution instead of three.
+$(VENV)/.all: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev,spark,demo]'
+	@touch $(VENV)/.default
+	@touch $(VENV)/.dev $(VENV)/.spark $@
+
 # mypyc, where there is a C compiler; PURE=1: none. The same source runs either way.
 compiled: $(VENV)/.default
 	@$(BIN)/python .ci/compile
@@ -46,7 +52,7 @@ peers:
 	@.ci/peers
 
 # The sources are tested while the same modules are compiled: either keeps one core busy.
-test: dev-tools $(VENV)/.spark peers ## everything: unit, real clients, Java, Spark
+test: $(VENV)/.all peers ## everything: unit, real clients, Java, Spark
 	$(BIN)/python .ci/compile & built=$$!; \
 	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" $(PYTEST) \
 		tests/protocols tests/store tests/gateway/test_pipeline*.py \
@@ -66,7 +72,7 @@ check: dev-tools ## format, lint, types, import contracts
 bench: dev-tools peers compiled ## one table and bench.json, peers in the same run
 	$(BIN)/python -m tests.bench $(BENCH)
 
-demo: $(VENV)/.dev $(VENV)/.spark peers compiled ## real readings through the whole system, checked
+demo: $(VENV)/.all peers compiled ## real readings through the whole system, checked
 	$(BIN)/python -m tests.demo
 
 spark: $(VENV)/.spark ## install what the Spark jobs need
