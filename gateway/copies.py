@@ -9,8 +9,8 @@ from gateway.clusters.link import StoreLink
 from gateway.mapping import head_properties
 from gateway.routing import Target
 from protocols.canonical import Call, Head, Properties, QueueKind, QueueRef
-from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
 from protocols.remoting.records import encode_host
+from protocols.remoting.sending import SendSet, SetFlag, encode_set, order_hash
 
 TARGETS_MAX: Final = 500
 """Light queues one record is listed in; more are split over further copies."""

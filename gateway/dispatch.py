@@ -34,7 +34,8 @@ from protocols.canonical import (
 )
 from protocols.errors import Code, GatewayError
 from protocols.pipeline import Metrics, Pipeline
-from protocols.remoting.private import AckAction, AckItem, IndexItem
+from protocols.remoting.private import IndexItem
+from protocols.remoting.settling import AckAction, AckItem
 from protocols.stored_names import subject_of
 from protocols.tasks import Tasks
 

@@ -18,8 +18,8 @@ from gateway.mapping import SERVERS_OWN
 from gateway.matching import MatchingTable
 from gateway.policy import Policy
 from protocols.canonical import Call, Head, QueueRef
-from protocols.remoting.private import SendSet, SetFlag, encode_set, order_hash
 from protocols.remoting.records import encode_host, encode_properties
+from protocols.remoting.sending import SendSet, SetFlag, encode_set, order_hash
 
 KINDS_MAX: Final = 10_000
 """Kinds remembered; all are forgotten when it is full."""

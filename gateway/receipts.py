@@ -27,7 +27,7 @@ from protocols.canonical import (
     ReceiptHandle,
 )
 from protocols.errors import Code, GatewayError, Refused
-from protocols.remoting.private import AckAction
+from protocols.remoting.settling import AckAction
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.receipts")

@@ -16,7 +16,7 @@ from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
 from protocols.delivery_runs import DeliveryRun
 from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import DeliverySink
-from protocols.remoting.private import AckAction, AckItem, MarkItem
+from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from protocols.tasks import Tasks, outcomes
 
 logger = logging.getLogger("tidegate.deliveries")

@@ -22,7 +22,6 @@ from typing import Final, TypeVar
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.private import (
-    AckRow,
     DirectoryRecord,
     DirectoryWrite,
     GroupOpen,
@@ -30,13 +29,11 @@ from protocols.remoting.private import (
     IndexItem,
     Join,
     Joined,
-    MarkItem,
     QueueCounts,
-    SendAnswer,
-    SendFrame,
     SettleAnswer,
-    encode_send_answer,
 )
+from protocols.remoting.sending import SendAnswer, SendFrame, encode_send_answer
+from protocols.remoting.settling import AckRow, MarkItem
 from store.answers import (
     AppendRecord,
     AppendResult,

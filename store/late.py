@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
-from protocols.remoting.private import AckItem, IndexItem
+from protocols.remoting.private import IndexItem
+from protocols.remoting.settling import AckItem
 from store.appender import place_in
 from store.core import Core
 from store.groups.deliveries import Deliveries

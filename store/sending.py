@@ -13,7 +13,7 @@ from typing import Final
 from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
 from protocols.remoting.matrix import Matrix
-from protocols.remoting.private import (
+from protocols.remoting.sending import (
     ItemFlag,
     SendAnswer,
     SendColumns,

@@ -16,7 +16,7 @@ from gateway.clusters.link import AckAnswered, HandlesAnswered
 from protocols import clock
 from protocols.canonical import ReceiptHandle
 from protocols.errors import Code
-from protocols.remoting.private import AckItem, decode_ack_results, encode_acks
+from protocols.remoting.settling import AckItem, decode_ack_results, encode_acks
 
 FRAMES_IN_FLIGHT_MAX: Final = 2
 FRAME_ITEMS_MAX: Final = 8192

@@ -24,8 +24,8 @@ from protocols.canonical import (
 )
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
-from protocols.remoting.private import ItemFlag, SendAnswer
 from protocols.remoting.records import RecordTemplate
+from protocols.remoting.sending import ItemFlag, SendAnswer
 
 if TYPE_CHECKING:
     from gateway.clusters.link import StoreLink

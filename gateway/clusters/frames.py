@@ -17,17 +17,10 @@ from gateway.mapping import clean, without_reserved
 from protocols.canonical import Message
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import SysFlag
-from protocols.remoting.private import (
-    FRAME_BYTES_MAX,
-    FRAME_ITEMS_MAX,
-    ITEM,
-    NO_ONCE_KEY,
-    ItemFlag,
-    decode_send_answer,
-    encode_send,
-)
+from protocols.remoting.private import FRAME_BYTES_MAX, FRAME_ITEMS_MAX
 from protocols.remoting.record_rows import plain_rows
 from protocols.remoting.records import encode_properties
+from protocols.remoting.sending import ITEM, NO_ONCE_KEY, ItemFlag, decode_send_answer, encode_send
 
 FRAMES_IN_FLIGHT_MAX: Final = 3
 """One is on its way there, one at the disk, one on its way back; with two, a twentieth less."""

@@ -25,8 +25,8 @@ from protocols.errors import Code, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
-from protocols.remoting.private import AckItem, MarkItem
 from protocols.remoting.records import RecordTemplate
+from protocols.remoting.settling import AckItem, MarkItem
 
 ASK_S_MAX: Final = 5.0
 """For a standard request that brokers answer at once."""

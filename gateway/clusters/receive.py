@@ -11,8 +11,9 @@ from typing import Final
 from protocols.canonical import Delivery, GroupSpec, ReceiptHandle
 from protocols.delivery_runs import DeliveryRun, Shelf
 from protocols.remoting.delivering import decode_deliver
-from protocols.remoting.private import GroupOpen, ItemFlag, ReadItem
+from protocols.remoting.private import GroupOpen, ReadItem
 from protocols.remoting.records import decode_record
+from protocols.remoting.sending import ItemFlag
 
 _QOS: Final = int(ItemFlag.QOS)
 _RETAIN: Final = int(ItemFlag.RETAIN)

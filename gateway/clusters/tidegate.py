@@ -46,7 +46,6 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import (
-    AckItem,
     Adopt,
     Fence,
     GroupDrop,
@@ -54,7 +53,6 @@ from protocols.remoting.private import (
     HelloAnswer,
     Index,
     IndexItem,
-    MarkItem,
     Pop,
     PrivateCode,
     QueueCounts,
@@ -69,11 +67,15 @@ from protocols.remoting.private import (
     StreamEnded,
     StreamOpen,
     StreamOpened,
+)
+from protocols.remoting.records import NO_HOST, RecordTemplate, decode_records, encode_host
+from protocols.remoting.settling import (
+    AckItem,
+    MarkItem,
     decode_ack_results,
     encode_credits,
     encode_marks,
 )
-from protocols.remoting.records import NO_HOST, RecordTemplate, decode_records, encode_host
 
 LOST_S_MAX: Final = 3.0
 """How long messages wait for a lost store before they are refused (circuit open)."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from protocols.clock import Now
 from protocols.errors import Code
-from protocols.remoting.private import AckAction, AckRow, MarkItem
+from protocols.remoting.settling import AckAction, AckRow, MarkItem
 from store.answers import Granted, GrantedRun
 from store.core import Core
 from store.groups.books import MARKED_SENT, Books

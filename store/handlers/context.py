@@ -15,8 +15,9 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import AckAction, AckItem, GroupOpen
+from protocols.remoting.private import GroupOpen
 from protocols.remoting.records import NO_HOST, MessageIds, decode_record
+from protocols.remoting.settling import AckAction, AckItem
 from store.answers import Granted, Pending, TopicConfig
 from store.config import StoreConfig
 from store.engine import Engine

@@ -10,17 +10,9 @@ from protocols.canonical import ONCE_BYTES
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import (
-    Fence,
-    Hello,
-    HelloAnswer,
-    PrivateCode,
-    Settle,
-    decode_send,
-    encode_body,
-    encode_send_answer,
-)
+from protocols.remoting.private import Fence, Hello, HelloAnswer, PrivateCode, Settle, encode_body
 from protocols.remoting.records import RECORD_BYTES_MIN
+from protocols.remoting.sending import decode_send, encode_send_answer
 from store.handlers.bodies import decode
 from store.handlers.checks import I64_MAX, check_name, require
 from store.handlers.connection import Connection

@@ -25,11 +25,13 @@ from protocols.remoting.private import (
     StreamClose,
     StreamOpen,
     StreamOpened,
+    encode_body,
+)
+from protocols.remoting.settling import (
     decode_acks,
     decode_credits,
     decode_marks,
     encode_ack_results,
-    encode_body,
 )
 from store.answers import Granted
 from store.handlers.bodies import decode

@@ -26,8 +26,9 @@ from protocols.remoting.handles import (
     parse_pop_handle,
 )
 from protocols.remoting.headers import bool_field, int_field, text_field
-from protocols.remoting.private import RELEASE_FIELD, AckAction, AckItem, GroupOpen, ReadItem
+from protocols.remoting.private import RELEASE_FIELD, GroupOpen, ReadItem
 from protocols.remoting.records import QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_COUNT_AT
+from protocols.remoting.settling import AckAction, AckItem
 from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler

@@ -25,7 +25,6 @@ from protocols.remoting.delays import (
 )
 from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic, retry_topic
 from protocols.remoting.headers import SendHeader, int_field, send_header, text_field
-from protocols.remoting.private import order_hash
 from protocols.remoting.records import (
     PROPERTIES_BYTES_MAX,
     decode_properties,
@@ -35,6 +34,7 @@ from protocols.remoting.records import (
     encode_record,
     offset_message_id,
 )
+from protocols.remoting.sending import order_hash
 from store.answers import AppendRecord, AppendResult, TopicConfig
 from store.handlers.answers import response_code
 from store.handlers.connection import Connection

@@ -19,12 +19,12 @@ from protocols.remoting.delivering import DeliveryItem, pack_delivery, pack_run
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
-    AckItem,
     PrivateCode,
     StreamEnded,
     encode_body,
 )
 from protocols.remoting.records import decode_record
+from protocols.remoting.settling import AckItem
 from store.answers import Granted, GrantedRun
 from store.engine import Engine
 from store.handlers.connection import Connection

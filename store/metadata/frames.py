@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from protocols.errors import Code, Refused
-from protocols.remoting.private import SendAnswer
+from protocols.remoting.sending import SendAnswer
 from store.core import Core
 from store.log.format import BLOCK, BlockHeader, Kind, block_bytes, decode_block_head
 from store.log.recovery import ScannedBlock

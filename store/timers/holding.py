@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from protocols.canonical import DISPATCH_KEY
 from protocols.clock import Now
 from protocols.errors import Code, PeerError, Refused
-from protocols.remoting.private import ItemFlag, SendFrame
+from protocols.remoting.sending import ItemFlag, SendFrame
 from store.answers import STORE_FULL, AppendResult, TopicConfig
 from store.appender import Draft, Plan, append_messages
 from store.core import Core

@@ -15,17 +15,16 @@ from collections.abc import Callable
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.clock import Now
-from protocols.remoting.private import (
+from protocols.remoting.private import GroupOpen, ReadItem
+from protocols.remoting.sending import (
     ITEM,
     NO_ONCE_KEY,
-    AckItem,
-    GroupOpen,
-    ReadItem,
     SendSet,
     decode_send,
     encode_send,
     encode_set,
 )
+from protocols.remoting.settling import AckItem
 from store.answers import EngineConfig, TopicConfig
 from store.disk import RealDisk
 from store.engine import Engine

@@ -21,19 +21,16 @@ from typing import Final
 from protocols.canonical import QueueKind, queue_key
 from protocols.clock import Now
 from protocols.daemon.lifecycle import tune_memory
-from protocols.remoting.private import (
+from protocols.remoting.private import GroupOpen, ReadItem
+from protocols.remoting.sending import (
     ITEM,
     NO_ONCE_KEY,
-    AckItem,
-    GroupOpen,
-    ReadItem,
     SendSet,
-    decode_acks,
     decode_send,
-    encode_acks,
     encode_send,
     encode_set,
 )
+from protocols.remoting.settling import AckItem, decode_acks, encode_acks
 from store.answers import EngineConfig, TopicConfig
 from store.disk import RealDisk
 from store.engine import Engine, PrepareSegment, WriteBatch

@@ -12,7 +12,7 @@ from gateway.policy import Policy
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
 from protocols.errors import Code
 from protocols.pipeline import Record, Subscription
-from protocols.remoting import private
+from protocols.remoting import sending
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
 from tests.support.core import Core, call, messages, turns, until
@@ -175,7 +175,7 @@ async def test_pinned_queues_elsewhere_get_copies(world: World) -> None:
     results = await world.core.pipeline.send(call(), [Message(head, b"1")])
     assert results[0].matched_count == 2
     primaries = [
-        bool(frame.sets[0].flags & private.SetFlag.IS_PRIMARY)
+        bool(frame.sets[0].flags & sending.SetFlag.IS_PRIMARY)
         for frame in world.a.frames + world.b.frames
     ]
     assert sorted(primaries) == [False, True]
@@ -219,11 +219,11 @@ async def test_retained_goes_to_its_address_store(world: World) -> None:
         (frame, item)
         for frame in frames
         for item in frame.items
-        if frame.sets[item.set_index].flags & private.SetFlag.IS_RETAINED
+        if frame.sets[item.set_index].flags & sending.SetFlag.IS_RETAINED
     ]
     assert len(retained) == 2
     assert all(frame.sets[item.set_index].keys[-1] == key for frame, item in retained)
-    flags = [bool(item.flags & private.ItemFlag.CLEARS_RETAINED) for _, item in retained]
+    flags = [bool(item.flags & sending.ItemFlag.CLEARS_RETAINED) for _, item in retained]
     assert flags == [False, True]
 
 

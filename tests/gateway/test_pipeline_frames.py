@@ -15,7 +15,7 @@ from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
 from protocols.pipeline import Record, Subscription
-from protocols.remoting import private
+from protocols.remoting import sending
 from protocols.remoting.records import (
     MessageIds,
     RecordTemplate,
@@ -33,13 +33,13 @@ class Sender:
     """A FrameSender whose frames are kept."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[Frame, private.SendFrame]] = []
+        self.written: list[tuple[Frame, sending.SendFrame]] = []
         self.frames = FrameSender(self._write)
         self.frames.opened(7, 0)
         self.done: list[SendResults] = []
 
     def _write(self, frame: Frame, body: bytes) -> None:
-        self.written.append((frame, private.decode_send(body)))
+        self.written.append((frame, sending.decode_send(body)))
 
     def submit(self, messages: list[Message] | MessageRun) -> Batch:
         batch = Batch(
@@ -58,7 +58,7 @@ class Sender:
             queue_id=1,
             is_primary=True,
             queues=(),
-            set_bytes=private.encode_set(private.SendSet(1, "t", 1, ())),
+            set_bytes=sending.encode_set(sending.SendSet(1, "t", 1, ())),
             template=RecordTemplate("t", ()),
         )
         batch.remaining += len(messages)
@@ -72,8 +72,8 @@ class Sender:
 
     def answer(self, number: int) -> None:
         count = next(len(sent.items) for frame, sent in self.written if frame.number == number)
-        answer = private.SendAnswer(number, array("Q", range(count)), array("q", range(count)), {})
-        self.frames.answered(number, private.encode_send_answer(answer))
+        answer = sending.SendAnswer(number, array("Q", range(count)), array("q", range(count)), {})
+        self.frames.answered(number, sending.encode_send_answer(answer))
         self.flush()
 
 
@@ -129,9 +129,9 @@ def test_unsettled_frames_are_given_up_or_settled() -> None:
     sender.submit([Message(HEAD, b"2")])
     sender.frames.lost()
     assert [frame.number for frame in sender.frames.unsettled] == [1, 2]
-    answer = private.SendAnswer(1, array("Q", [5]), array("q", [0]), {})
+    answer = sending.SendAnswer(1, array("Q", [5]), array("q", [0]), {})
     assert (
-        sender.frames.settled(sender.frames.unsettled[0], private.encode_send_answer(answer)) == []
+        sender.frames.settled(sender.frames.unsettled[0], sending.encode_send_answer(answer)) == []
     )
     assert first.remaining == 0
     (run,) = sender.frames.settled(sender.frames.unsettled[1], None)

@@ -1,7 +1,7 @@
 """What a store that came up must show, held against the reference."""
 
 from protocols.clock import Now
-from protocols.remoting.private import decode_send_answer
+from protocols.remoting.sending import decode_send_answer
 from store.answers import ReadResult, ReadStatus
 from store.engine import Engine
 from tests.simulation.reference import NOWHERE, Entry, Group, Model, QueueName

@@ -5,14 +5,8 @@ from functools import partial
 from typing import Any
 
 from protocols.errors import Code
-from protocols.remoting.private import (
-    AckAction,
-    AckItem,
-    DirectoryRecord,
-    GroupOpen,
-    MarkItem,
-    ReadItem,
-)
+from protocols.remoting.private import DirectoryRecord, GroupOpen, ReadItem
+from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from store.answers import Granted
 from tests.simulation.checks import Broken, expect
 from tests.simulation.reference import Model, QueueName, Taken

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from protocols.clock import Now
 from protocols.errors import Code, Refused
-from protocols.remoting.private import ItemFlag, decode_send_answer
+from protocols.remoting.sending import ItemFlag, decode_send_answer
 from store.answers import AppendRecord, AppendResult, EngineConfig, Pending, TopicConfig
 from store.engine import Engine
 from store.log.messages import store_ms

@@ -10,7 +10,9 @@ its bytes; an acknowledged delivery is never handed out again; nothing owed is l
 import random
 
 from protocols.clock import Now
-from protocols.remoting.private import AckItem, GroupOpen, ReadItem, decode_send_answer
+from protocols.remoting.private import GroupOpen, ReadItem
+from protocols.remoting.sending import decode_send_answer
+from protocols.remoting.settling import AckItem
 from store.answers import EngineConfig, Pending, ReadStatus, TopicConfig
 from store.engine import Engine
 from tests.simulation.checks import Broken

@@ -14,7 +14,8 @@ import random
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.clock import Now
-from protocols.remoting.private import AckAction, AckItem, GroupOpen, ReadItem
+from protocols.remoting.private import GroupOpen, ReadItem
+from protocols.remoting.settling import AckAction, AckItem
 from store.answers import EngineConfig, Pending
 from store.engine import Engine
 from store.log.messages import property_of

@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 from protocols.clock import Now
 from protocols.errors import Code
-from protocols.remoting.private import AckItem, MarkItem, ReadItem, decode_send_answer
+from protocols.remoting.private import ReadItem
+from protocols.remoting.sending import decode_send_answer
+from protocols.remoting.settling import AckItem, MarkItem
 from store.answers import EngineConfig, Granted
 from store.index.pages import index_name
 from store.log.format import ENTRY, HEADER_COPY_AT, SEGMENT_HEADER_BYTES

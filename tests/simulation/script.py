@@ -6,14 +6,11 @@ from typing import Any
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code
-from protocols.remoting.private import (
+from protocols.remoting.private import DirectoryWrite, IndexItem, Join, ReadItem
+from protocols.remoting.sending import (
     ITEM,
     NO_ONCE_KEY,
-    DirectoryWrite,
-    IndexItem,
     ItemFlag,
-    Join,
-    ReadItem,
     SendFrame,
     SendSet,
     SetFlag,

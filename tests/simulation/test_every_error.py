@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocols.remoting.private import AckItem, ReadItem
+from protocols.remoting.private import ReadItem
+from protocols.remoting.settling import AckItem
 from store.answers import Pending, StoreFailed, TopicConfig
 from store.engine import Engine
 from tests.simulation.simulated_disk import SimulatedDisk

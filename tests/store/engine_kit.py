@@ -5,19 +5,18 @@ from collections.abc import Sequence
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.clock import Now
-from protocols.remoting.private import (
+from protocols.remoting.private import GroupOpen, ReadItem
+from protocols.remoting.sending import (
     ITEM,
     NO_ONCE_KEY,
-    AckItem,
-    GroupOpen,
     ItemFlag,
-    ReadItem,
     SendFrame,
     SendSet,
     decode_send,
     encode_send,
     encode_set,
 )
+from protocols.remoting.settling import AckItem
 from store.answers import EngineConfig, Granted, TopicConfig
 from store.disk import Disk
 from store.engine import Engine

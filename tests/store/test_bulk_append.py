@@ -11,8 +11,8 @@ import store.log.log
 import store.log.recovery
 import store.replay_bulk
 from protocols.remoting import matrix
-from protocols.remoting.private import ITEM, NO_ONCE_KEY, SendSet, encode_send, encode_set
-from protocols.remoting.private import decode_send as decode
+from protocols.remoting.sending import ITEM, NO_ONCE_KEY, SendSet, encode_send, encode_set
+from protocols.remoting.sending import decode_send as decode
 from store.answers import EngineConfig
 from store.index.queues import Queue
 from tests.store.engine_kit import Driver, filter_key, make_record

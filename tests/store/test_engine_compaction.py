@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from protocols.errors import Code
-from protocols.remoting.private import (
+from protocols.remoting.private import ReadItem
+from protocols.remoting.sending import (
     ITEM,
     NO_ONCE_KEY,
-    ReadItem,
     SendSet,
     SetFlag,
     decode_send,

@@ -4,7 +4,7 @@ import pytest
 
 from protocols.canonical import RELEASED_ONCE_PREFIX, QueueKind, queue_key
 from protocols.errors import Code, Refused
-from protocols.remoting.private import SendAnswer, decode_send_answer
+from protocols.remoting.sending import SendAnswer, decode_send_answer
 from store.answers import AppendRecord, EngineConfig, Pending, TopicConfig
 from store.log.messages import store_ms, topic_of
 from tests.store.engine_kit import Driver, body_of, filter_key, make_frame, make_record

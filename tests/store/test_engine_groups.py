@@ -6,7 +6,8 @@ import pytest
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code, Refused
-from protocols.remoting.private import AckAction, AckItem, GroupOpen, MarkItem, ReadItem
+from protocols.remoting.private import GroupOpen, ReadItem
+from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from store.answers import AppendRecord, GrantedRun
 from store.log.messages import property_of, topic_of
 from tests.store.engine_kit import SMALL, Driver, filter_key, make_frame, make_record

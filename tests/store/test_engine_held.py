@@ -7,7 +7,8 @@ import pytest
 from protocols.canonical import DISPATCH_KEY
 from protocols.clock import Now
 from protocols.errors import Code, Refused
-from protocols.remoting.private import ItemFlag, ReadItem
+from protocols.remoting.private import ReadItem
+from protocols.remoting.sending import ItemFlag
 from store.answers import AppendRecord, AppendResult
 from store.log.messages import property_of
 from tests.store.engine_kit import SMALL, Driver, body_of, filter_key, make_record

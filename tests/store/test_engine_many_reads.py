@@ -2,7 +2,8 @@
 
 import pytest
 
-from protocols.remoting.private import AckAction, ReadItem
+from protocols.remoting.private import ReadItem
+from protocols.remoting.settling import AckAction
 from store.answers import Granted
 from store.groups.group import Group
 from tests.store.engine_kit import Driver, filter_key

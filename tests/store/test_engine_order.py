@@ -3,7 +3,8 @@
 import pytest
 
 from protocols.errors import Code
-from protocols.remoting.private import AckAction, AckItem, ReadItem
+from protocols.remoting.private import ReadItem
+from protocols.remoting.settling import AckAction, AckItem
 from store.answers import Granted
 from tests.store.engine_kit import Driver
 

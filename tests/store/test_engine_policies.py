@@ -6,7 +6,8 @@ import pytest
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code, Refused
-from protocols.remoting.private import AckAction, GroupOpen, QueueCounts, ReadItem
+from protocols.remoting.private import GroupOpen, QueueCounts, ReadItem
+from protocols.remoting.settling import AckAction
 from store.answers import EngineConfig, Granted
 from store.log.messages import property_of
 from store.policies.terms import check_policy

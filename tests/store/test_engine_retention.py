@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from protocols.errors import Code
-from protocols.remoting.private import AckItem, ReadItem
+from protocols.remoting.private import ReadItem
+from protocols.remoting.settling import AckItem
 from store.answers import STORE_FULL, Granted, TopicConfig
 from store.log.segments import SUFFIX
 from tests.store.engine_kit import SMALL, Driver, body_of, filter_key, make_frame

@@ -7,14 +7,9 @@ Positions differ from the page (real records have other sizes); their relations 
 import pytest
 
 from protocols.errors import Code, Refused
-from protocols.remoting.private import (
-    GroupOpen,
-    GroupOpened,
-    IndexItem,
-    MarkItem,
-    ReadItem,
-    decode_send_answer,
-)
+from protocols.remoting.private import GroupOpen, GroupOpened, IndexItem, ReadItem
+from protocols.remoting.sending import decode_send_answer
+from protocols.remoting.settling import MarkItem
 from store.answers import GroupState
 from tests.store.engine_kit import Driver, filter_key, make_frame
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from protocols.errors import Refused
-from protocols.remoting import private
+from protocols.remoting import private, sending
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -169,9 +169,9 @@ async def test_a_record_that_is_none_costs_the_connection(tmp_path: Path) -> Non
     async with running_store(tmp_path, segment_bytes=1 << 20) as store:
         end = GatewayEnd("gw-1")
         await end.connect(store)
-        one_set = private.encode_set(private.SendSet(1, "t", 0, ()))
-        item = private.ITEM.pack(4, 0, 1, 0, 0, private.NO_ONCE_KEY)
-        body = private.encode_send(end.epoch, 1, 0, [one_set], [item], [b"nope"])
+        one_set = sending.encode_set(sending.SendSet(1, "t", 0, ()))
+        item = sending.ITEM.pack(4, 0, 1, 0, 0, sending.NO_ONCE_KEY)
+        body = sending.encode_send(end.epoch, 1, 0, [one_set], [item], [b"nope"])
         with pytest.raises(Refused, match="lost"):
             await end.request(PrivateCode.SEND, body)
         await end.close()

@@ -14,8 +14,9 @@ from protocols.errors import Code, ConfigError
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import AckItem, Hello, PrivateCode, encode_body
+from protocols.remoting.private import Hello, PrivateCode, encode_body
 from protocols.remoting.records import decode_records
+from protocols.remoting.settling import AckItem
 from protocols.remoting.signing import sign
 from store.app import Store
 from store.disk import Buffer, RealDisk

@@ -10,10 +10,11 @@ import pytest
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code
-from protocols.remoting import private
+from protocols.remoting import private, sending, settling
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import AckAction, AckItem, PrivateCode
+from protocols.remoting.private import PrivateCode
+from protocols.remoting.settling import AckAction, AckItem
 from store.app import Store
 from tests.support.store_server import WAIT_S, GatewayEnd, connected, running_store
 
@@ -61,7 +62,7 @@ async def test_frames_of_one_read_run_in_order(gateway: GatewayEnd) -> None:
     assert gateway.client is not None
     frames = [gateway.frame_of([b"x"]) for _ in range(20)]
     answers = await asyncio.gather(*[gateway.client.request(frame, WAIT_S) for frame in frames])
-    offsets = [private.decode_send_answer(answer.body).offsets[0] for answer in answers]
+    offsets = [sending.decode_send_answer(answer.body).offsets[0] for answer in answers]
     assert offsets == list(range(20))
 
 
@@ -76,7 +77,7 @@ async def test_settle_finds_a_frame_that_ran_and_spends_one_that_did_not(
         private.SettleAnswer,
     )
     assert told.did_run
-    assert private.decode_send_answer(told.answer).positions == ran.positions
+    assert sending.decode_send_answer(told.answer).positions == ran.positions
     told = await gateway.ask(
         PrivateCode.SETTLE,
         private.Settle(gateway="gw-1", gateway_epoch=gateway.epoch, frame=2),
@@ -190,7 +191,7 @@ async def test_lowered_credit_is_answered_after_what_it_allowed(gateway: Gateway
     """STREAM_CREDIT as a request: once answered, nothing beyond the lower total comes."""
     opened = await gateway.open_group("g", key=QUEUE)
     await gateway.open_stream(opened.group, 1, 100)
-    body = private.encode_credits(((1, 0),))
+    body = settling.encode_credits(((1, 0),))
     answer = await gateway.request(PrivateCode.STREAM_CREDIT, body)
     assert answer.code == ResponseCode.SUCCESS
     await gateway.send(b"1", keys=(QUEUE,))
@@ -289,10 +290,10 @@ async def test_a_higher_owner_epoch_takes_the_session_over(
     await gateway.open_stream(opened.group, 1, 10)
     await gateway.send(b"1", keys=(QUEUE,))
     first = (await gateway.received(1))[0]
-    mark = private.MarkItem(first.group, first.position, first.grant, 17, 1)
-    body = private.encode_marks(gateway.store_epoch, [mark])
+    mark = settling.MarkItem(first.group, first.position, first.grant, 17, 1)
+    body = settling.encode_marks(gateway.store_epoch, [mark])
     answer = await gateway.request(PrivateCode.MARK, body)
-    assert private.decode_ack_results(answer.body)[0][1] == Code.OK
+    assert settling.decode_ack_results(answer.body)[0][1] == Code.OK
     other = GatewayEnd("gw-2")
     await other.connect(store)
     await other.open_group("s", key=QUEUE, owner_epoch=5, is_inherited=True)

@@ -6,9 +6,10 @@ import pytest
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code
-from protocols.remoting import private
+from protocols.remoting import private, sending
 from protocols.remoting.codes import ResponseCode
-from protocols.remoting.private import AckItem, PrivateCode
+from protocols.remoting.private import PrivateCode
+from protocols.remoting.settling import AckItem
 from store.app import Store
 from tests.support.store_server import GatewayEnd
 
@@ -34,7 +35,7 @@ class Consumers(GatewayEnd):
         asked = private.QueueStatRequest(key=KEY, group=GROUP)
         return await self.ask(PrivateCode.QUEUE_STAT, asked, private.QueueCounts)
 
-    async def put(self, *bodies: bytes) -> private.SendAnswer:
+    async def put(self, *bodies: bytes) -> sending.SendAnswer:
         return await self.send(*bodies, keys=(KEY,), is_primary=False)
 
     def streams(self) -> list[int]:

@@ -12,7 +12,7 @@ import msgspec
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code
-from protocols.remoting import delivering, private
+from protocols.remoting import delivering, private, sending, settling
 from protocols.remoting.bodies import (
     BrokerData,
     QueueData,
@@ -94,10 +94,10 @@ class ScriptedStore:
         self.lost_count = 0
         """How many did."""
 
-        self.frames: list[private.SendFrame] = []
+        self.frames: list[sending.SendFrame] = []
         self.answers: dict[int, bytes] = {}
         self.held: list[tuple[Peer, RemotingCommand]] = []
-        self.acks: list[private.AckItem] = []
+        self.acks: list[settling.AckItem] = []
         self.ack_epochs: list[int] = []
         self.fenced: list[tuple[str, int]] = []
         self.groups: dict[str, int] = {}
@@ -206,7 +206,7 @@ class ScriptedStore:
 
     @staticmethod
     def _number(command: RemotingCommand) -> int:
-        return private.decode_send(command.body).frame
+        return sending.decode_send(command.body).frame
 
     def _send(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
         if self.refusal:
@@ -214,16 +214,16 @@ class ScriptedStore:
         if self.loses_frames:
             self.lost_count += 1
             return None
-        frame = private.decode_send(bytes(command.body))
+        frame = sending.decode_send(bytes(command.body))
         self.frames.append(frame)
         positions, offsets = array("Q"), array("q")
         for index, item in enumerate(frame.items):
             self.position += 10
             positions.append(self.position)
-            is_primary = frame.sets[item.set_index].flags & private.SetFlag.IS_PRIMARY
+            is_primary = frame.sets[item.set_index].flags & sending.SetFlag.IS_PRIMARY
             offsets.append(index if is_primary else -1)
-        answer = private.SendAnswer(frame.frame, positions, offsets, {})
-        self.answers[frame.frame] = private.encode_send_answer(answer)
+        answer = sending.SendAnswer(frame.frame, positions, offsets, {})
+        self.answers[frame.frame] = sending.encode_send_answer(answer)
         if self.is_holding:
             self.held.append((peer, command))
             return None
@@ -236,19 +236,19 @@ class ScriptedStore:
         return command.answer(body=private.encode_body(answer))
 
     def _ack(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        epoch, rows = private.decode_acks(command.body)
-        items = [private.AckItem._make(row) for row in rows]
+        epoch, rows = settling.decode_acks(command.body)
+        items = [settling.AckItem._make(row) for row in rows]
         self.acks += items
         self.ack_epochs.append(epoch)
         results = [(item.grant + 1, Code.OK) for item in items]
-        return command.answer(body=private.encode_ack_results(results))
+        return command.answer(body=settling.encode_ack_results(results))
 
     def _mark(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
-        _, items = private.decode_marks(command.body)
+        _, items = settling.decode_marks(command.body)
         if command.is_oneway:
             return None
         results = [(item.grant, int(Code.OK)) for item in items]
-        return command.answer(body=private.encode_ack_results(results))
+        return command.answer(body=settling.encode_ack_results(results))
 
     def _group_open(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         asked = msgspec.msgpack.decode(command.body, type=private.GroupOpen)
@@ -276,7 +276,7 @@ class ScriptedStore:
         return command.answer()
 
     def _stream_credit(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
-        self.credits.update(private.decode_credits(command.body))
+        self.credits.update(settling.decode_credits(command.body))
         return None if command.is_oneway else command.answer()
 
     def _fence(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from protocols.daemon.config import ClusterAuth
-from protocols.remoting import delivering, private
+from protocols.remoting import delivering, private, sending, settling
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -155,25 +155,25 @@ class GatewayEnd:
     ) -> RemotingCommand:
         """A SEND with one set."""
         self.frame = number or self.frame + 1
-        flags = private.SetFlag.IS_PRIMARY if is_primary else 0
+        flags = sending.SetFlag.IS_PRIMARY if is_primary else 0
         text = encode_properties((("UNIQ_KEY", f"m{self.frame}"),))
         records = [encode_record(topic, body, properties_text=text) for body in messages]
-        one_set = private.encode_set(private.SendSet(int(flags), topic, queue_id, tuple(keys)))
+        one_set = sending.encode_set(sending.SendSet(int(flags), topic, queue_id, tuple(keys)))
         items = [
-            private.ITEM.pack(len(record), 0, 1, order_hash, 0, private.NO_ONCE_KEY)
+            sending.ITEM.pack(len(record), 0, 1, order_hash, 0, sending.NO_ONCE_KEY)
             for record in records
         ]
-        body = private.encode_send(
+        body = sending.encode_send(
             self.epoch, self.frame, self.frame - 1, [one_set], items, records
         )
         return RemotingCommand(PrivateCode.SEND, None, body, is_binary=True)
 
-    async def send(self, *messages: bytes, **options: Any) -> private.SendAnswer:
+    async def send(self, *messages: bytes, **options: Any) -> sending.SendAnswer:
         """A frame that must run."""
         assert self.client is not None
         answer = await self.client.request(self.frame_of(messages, **options), WAIT_S)
         assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
-        return private.decode_send_answer(answer.body)
+        return sending.decode_send_answer(answer.body)
 
     async def open_group(
         self, name: str, *, topic: str = "", key: bytes = b"", **options: Any
@@ -190,20 +190,20 @@ class GatewayEnd:
 
     def allow(self, stream: int, total: int) -> None:
         assert self.client is not None
-        body = private.encode_credits(((stream, total),))
+        body = settling.encode_credits(((stream, total),))
         self.client.peer.send_oneway(
             RemotingCommand(PrivateCode.STREAM_CREDIT, None, body, is_binary=True)
         )
 
-    async def ack(self, *items: private.AckItem, epoch: int = 0) -> list[tuple[int, int]]:
-        body = private.encode_acks(epoch or self.store_epoch, items)
+    async def ack(self, *items: settling.AckItem, epoch: int = 0) -> list[tuple[int, int]]:
+        body = settling.encode_acks(epoch or self.store_epoch, items)
         answer = await self.request(PrivateCode.ACK, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        return private.decode_ack_results(answer.body)
+        return settling.decode_ack_results(answer.body)
 
     async def ack_all(self) -> None:
         """Everything delivered so far is done."""
-        items = [private.AckItem(d.group, d.position, d.grant) for d in self.deliveries]
+        items = [settling.AckItem(d.group, d.position, d.grant) for d in self.deliveries]
         assert all(code == 20000 for _, code in await self.ack(*items))
 
     async def pop(self, group: int, count: int = 32, **options: Any) -> delivering.DeliverBody:

@@ -16,7 +16,7 @@ from gateway.clusters.apache.requests import light_topic
 from gateway.clusters.link import StreamPort
 from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, StoredMessage
 from protocols.errors import Code
-from protocols.remoting.private import AckAction, AckItem, MarkItem
+from protocols.remoting.settling import AckAction, AckItem, MarkItem
 
 FETCHED_MAX: Final = 256
 """Entries of one queue held ready; fetching stops above it."""

@@ -43,8 +43,8 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field
 from protocols.remoting.peer import Answered, Peer
-from protocols.remoting.private import AckAction, AckItem, MarkItem
 from protocols.remoting.records import RecordTemplate, decode_records
+from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.clusters")

@@ -20,8 +20,8 @@ from protocols.errors import Code, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Answered
-from protocols.remoting.private import SendAnswer
 from protocols.remoting.records import decode_record
+from protocols.remoting.sending import SendAnswer
 
 IN_FLIGHT_MAX: Final = 256
 PENDING_COUNT_HIGH: Final = 4096
