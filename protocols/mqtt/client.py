@@ -50,7 +50,7 @@ from protocols.mqtt.presence import Ended
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, automatic_items, retained_again
-from protocols.mqtt.tracing import trace_events
+from protocols.mqtt.tracing import trace_events, trace_refusal
 from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import ClientInfo
 from protocols.tasks import Signal
@@ -291,6 +291,8 @@ class Client:
                 return
             agreed = await open_session(self.front, self, self.connection, self.driver, connect)
             if agreed is None:
+                reason = self.connection.refused or Reason.UNSPECIFIED_ERROR
+                self._trace_refusal(connect, reason.name)
                 self.driver.flush()
                 return
             self.opened = agreed.opened
@@ -301,7 +303,11 @@ class Client:
             self._welcome(connect, agreed)
         except Refused as error:
             logger.info("client %s: %s", connect.client_id, error)
-            self.connection.refuse(Reason.SERVER_UNAVAILABLE)
+            self._trace_refusal(connect, str(error))
+            is_others = error.code == Code.FORBIDDEN
+            self.connection.refuse(
+                Reason.NOT_AUTHORIZED if is_others else Reason.SERVER_UNAVAILABLE
+            )
             self.driver.flush()
         finally:
             if has_place:
@@ -311,6 +317,10 @@ class Client:
                 self._set_reading()
             if self.opened is None:
                 self._left.set()
+
+    def _trace_refusal(self, connect: Connect, reason: str) -> None:
+        observer = self.front.services.observer
+        trace_refusal(observer, connect.client_id, self.driver.peer, "connect", reason)
 
     def _welcome(self, connect: Connect, agreed: Agreed) -> None:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""

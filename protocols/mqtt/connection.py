@@ -151,8 +151,7 @@ class MqttConnection:
     """
     Sans-I/O. After every call the driver sends ``data_to_send()`` and sets its timer.
 
-    The owner answers a ``Connect`` event by ``accept`` or ``refuse``, and reads on after
-    ``accept`` with ``continue_reading``.
+    The owner answers a ``Connect`` by ``accept``, then ``continue_reading``, or by ``refuse``.
     """
 
     def __init__(self, limits: Limits, *, now: float) -> None:
@@ -166,6 +165,7 @@ class MqttConnection:
         """Packet ids of QoS 2 publishes between PUBLISH and PUBCOMP."""
 
         self.is_bridge = False
+        self.refused: Reason | None = None
         self.heads = NO_HEADS
         self._limits = limits
         self._run_firsts = _run_firsts(limits)
@@ -229,6 +229,7 @@ class MqttConnection:
 
     def refuse(self, reason: Reason, properties: PacketProperties = ()) -> None:
         """Answer CONNECT with a refusal and close."""
+        self.refused = reason
         self._out.append(encode_packet(Connack(reason, False, properties), self.version))
         self._close()
 

@@ -32,6 +32,7 @@ from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import V5, V31, Publish, Pubrel, Reason
 from protocols.mqtt.properties import is_as_it_says
 from protocols.mqtt.records import SessionRecord
+from protocols.mqtt.tracing import trace_refusal
 from protocols.tasks import Signal
 
 PUBACK, PUBREC, PUBCOMP = 0x40, 0x50, 0x70
@@ -295,6 +296,8 @@ class Inbound:
             connection.queue(encode_ack(first, packet_id, reason, version))
             return
         self._front.refused.inc()
+        call, observer = self._opened.call, self._front.services.observer
+        trace_refusal(observer, call.client_id, call.peer, f"publish {packet_id}", code.name)
         if self._front.settings.denied == "disconnect" and code == Code.FORBIDDEN:
             self._end_if_denied([code])
         elif code in AWAY:

@@ -13,7 +13,7 @@ from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.receiving import Receiving
-from protocols.mqtt.records import SubscriptionRecord
+from protocols.mqtt.records import SubscriptionRecord, subscription_records
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.session import Subscribed, Subscriptions
 from protocols.mqtt.sessions import (
@@ -21,7 +21,6 @@ from protocols.mqtt.sessions import (
     rows,
     session_group,
     share_group,
-    subscription_records,
 )
 from protocols.pipeline import DeliveryStream
 

@@ -231,7 +231,8 @@ async def _agree(
         source = front.source_of(call) if connect.will.retain else ()
         will = WillRecord.from_packet(connect.will, source)
     packet_bytes_max = find_int(properties, Property.MAXIMUM_PACKET_SIZE, PACKET_BYTES_MAX)
-    owned = await front.sessions.open(Opening(call, connect.clean_start, expiry_s, will), owner)
+    opening = Opening(call, connect.clean_start, expiry_s, will, settings.guards_sessions)
+    owned = await front.sessions.open(opening, owner)
     connack = Connack(
         Reason.SUCCESS,
         owned.is_present,

@@ -1,8 +1,12 @@
 """What the directory knows of MQTT sessions: msgpack values under ``mqtt/…`` keys."""
 
+from collections.abc import Sequence
+from hashlib import blake2b
+
 import msgspec
 
 from protocols.canonical import Head, Message, Properties
+from protocols.errors import Code, Refused
 from protocols.mqtt.mapping import TAG, stored_properties
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
 from protocols.mqtt.properties import Property, find_int
@@ -190,8 +194,35 @@ def id_after_cut(record: SessionRecord) -> int:
     return (record.next_id + PACKET_ID_MAX // 2) % PACKET_ID_MAX + 1
 
 
+def check_owner(record: SessionRecord, identity: str, *, wall_ms: int) -> None:
+    """Raises Refused: the client id is another identity's, which is connected or kept."""
+    is_over = not record.is_connected and 0 < record.ends_at_ms <= wall_ms
+    if not is_over and record.identity != identity:
+        raise Refused(Code.FORBIDDEN, record.client_id, "the session is another user's")
+
+
 def session_key(tenant: str, client_id: str) -> str:
     return f"{SESSION_PREFIX}{tenant}/{client_id}"
+
+
+def share_prefix(tenant: str, share: str, subject_filter: str) -> str:
+    """Key prefix of the members of a shared subscription."""
+    return f"{SHARE_PREFIX}{tenant}/{share}/{subject_filter}\x00"
+
+
+def exclusive_key(tenant: str, subject_filter: str) -> str:
+    """Key of who has an exclusive subscription."""
+    return f"{EXCLUSIVE_PREFIX}{tenant}/{subject_filter}"
+
+
+def will_once_key(record: SessionRecord) -> bytes:
+    """Published once per (session, owner epoch)."""
+    text = f"will\x00{record.tenant}\x00{record.client_id}\x00{record.owner_epoch}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def subscription_records(items: Sequence[Subscribed]) -> tuple[SubscriptionRecord, ...]:
+    return tuple(SubscriptionRecord.of(item) for item in items)
 
 
 _encoder = msgspec.msgpack.Encoder()

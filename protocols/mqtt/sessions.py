@@ -12,7 +12,6 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -24,16 +23,17 @@ from protocols.mqtt.holders import Holders
 from protocols.mqtt.naming import EXCLUSIVE
 from protocols.mqtt.presence import Ended, Presence
 from protocols.mqtt.records import (
-    EXCLUSIVE_PREFIX,
     SESSION_PREFIX,
-    SHARE_PREFIX,
     SessionRecord,
-    SubscriptionRecord,
     WillRecord,
+    check_owner,
     decode_session,
     encode_session,
+    exclusive_key,
     id_after_cut,
     session_key,
+    share_prefix,
+    will_once_key,
 )
 from protocols.mqtt.session import Subscribed
 from protocols.mqtt.topics import is_local
@@ -92,6 +92,8 @@ class Opening(NamedTuple):
     clean_start: bool
     expiry_s: int
     will: WillRecord | None
+    is_guarded: bool = False
+    """Refuse a session that another identity has."""
 
 
 # ── names ───────────────────────────────────────────────────────────────────────────────
@@ -153,22 +155,6 @@ def share_group(
     )
 
 
-def share_prefix(tenant: str, share: str, subject_filter: str) -> str:
-    """Key prefix of the members of a shared subscription."""
-    return f"{SHARE_PREFIX}{tenant}/{share}/{subject_filter}\x00"
-
-
-def exclusive_key(tenant: str, subject_filter: str) -> str:
-    """Key of who has an exclusive subscription."""
-    return f"{EXCLUSIVE_PREFIX}{tenant}/{subject_filter}"
-
-
-def will_once_key(record: SessionRecord) -> bytes:
-    """Published once per (session, owner epoch)."""
-    text = f"will\x00{record.tenant}\x00{record.client_id}\x00{record.owner_epoch}"
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
 def rows(record: SessionRecord, filters: Sequence[str]) -> list[Subscription]:
     """Rows of the matching table for these subject filters."""
     owner = group_name(record)
@@ -218,12 +204,14 @@ class Sessions:
         """
         Make *owner* the one connection of its client id.
 
-        Raises Refused: the directory is away, or others keep winning the race.
+        Raises Refused: the directory is away, or others keep winning the race; FORBIDDEN: it is
+        another identity's.
         """
         call = opening.call
         key = session_key(call.tenant, call.client_id)
         await self._turns.take(key)
         try:
+            self._find(key, opening)
             if (holding := self._owners.pop(key, None)) is not None:
                 holding[0].take_over()
                 await _gone(holding[0], call.client_id)
@@ -236,10 +224,20 @@ class Sessions:
             self._turns.give(key)
         raise Refused(Code.TOO_MANY_REQUESTS, call.client_id, "the client id is fought over")
 
+    def _find(self, key: str, opening: Opening) -> tuple[SessionRecord | None, int]:
+        """The record as it is, and its version. Raises Refused: it is another identity's."""
+        found = self._services.directory.get(key)
+        if found is None or not found.value:
+            return None, 0
+        old = decode_session(found.value)
+        if opening.is_guarded:
+            check_owner(old, opening.call.identity.name, wall_ms=clock.wall_ms())
+        return old, found.version
+
     async def _try_open(self, key: str, opening: Opening, *, was_here: bool) -> Owned | None:
         """One attempt; None: somebody else wrote first."""
-        found, now_ms = self._services.directory.get(key), clock.wall_ms()
-        old = decode_session(found.value) if found is not None and found.value else None
+        now_ms = clock.wall_ms()
+        old, version = self._find(key, opening)
         is_present = (
             old is not None
             and old.expiry_s > 0
@@ -256,7 +254,6 @@ class Sessions:
         record = self._new_record(opening, old, now_ms, is_present=is_present)
         if is_cut:
             record = msgspec.structs.replace(record, next_id=id_after_cut(record))
-        version = found.version if found is not None and found.value is not None else 0
         put = Put(key, encode_session(record), version, is_bound=self._is_bound(record))
         (result,) = await self._services.directory.put([put])
         if not result.is_ours:
@@ -493,7 +490,3 @@ def call_of(record: SessionRecord) -> Call:
         tenant=record.tenant,
         client_id=record.client_id,
     )
-
-
-def subscription_records(items: Sequence[Subscribed]) -> tuple[SubscriptionRecord, ...]:
-    return tuple(SubscriptionRecord.of(item) for item in items)

@@ -144,6 +144,11 @@ class MqttSettings(DoorSettings):
     retained_s_max: int = Field(default=0, ge=0)
     """How long a retained value is handed to new subscribers; 0: for good."""
 
+    guards_sessions: bool = False
+    """A client id belongs to the identity that connected with it, as long as it is connected or
+    its session is kept: another user's CONNECT with it is refused (0x87; 3.x: 5) instead of taking
+    over."""
+
     checks_retained_source: bool = False
     """Keep with a retained publish who sent it, and hand it to new subscribers only as long as
     that client may still publish there."""

@@ -29,11 +29,13 @@ from protocols.mqtt.packets import (
     Unsubscribe,
 )
 from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.records import subscription_records
 from protocols.mqtt.session import Plan, Subscribed
-from protocols.mqtt.sessions import is_read, rows, subscription_records
+from protocols.mqtt.sessions import is_read, rows
 from protocols.mqtt.settings import MqttSettings
 from protocols.mqtt.sources import is_allowed_still
 from protocols.mqtt.topics import has_wildcard, is_local, is_share, parse_filter
+from protocols.mqtt.tracing import trace_refusal
 from protocols.subjects import matches
 
 RETAINED_AGAIN_MS: Final = 30_000
@@ -94,6 +96,9 @@ class Subscriber:
                 for item, reason in zip(packet.items, reasons, strict=True)
             ]
             granted = []
+        for item, reason in zip(packet.items, reasons, strict=True):
+            if reason >= Reason.UNSPECIFIED_ERROR:
+                self._trace_refusal(item.topic_filter, reason)
         local = [one for one in granted if is_local(one.subscribed.subject_filter)]
         retained = await self._retained(granted)
         if packet.packet_id:  # else nobody asked: an automatic subscription
@@ -106,6 +111,11 @@ class Subscriber:
             self._tell(local)
         opened.start_feed()
         opened.outbox.let_go(sent_ids)
+
+    def _trace_refusal(self, topic_filter: str, reason: int) -> None:
+        call, observer = self._opened.call, self._front.services.observer
+        name = Reason(reason).name
+        trace_refusal(observer, call.client_id, call.peer, "subscribe", name, topic_filter)
 
     def _check_answer(self, count: int) -> None:
         """SUBACK or UNSUBACK of so many reasons must fit the client [MQTT-3.1.2-24]."""

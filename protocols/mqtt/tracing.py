@@ -48,6 +48,15 @@ def trace_events(observer: Observer, client_id: str, peer: str, events: Sequence
             observer.trace(type(event).__name__.lower(), client_id=client_id, peer=peer)
 
 
+def trace_refusal(
+    observer: Observer, client_id: str, peer: str, what: str, reason: str, topic: str = ""
+) -> None:
+    """Note what a client was told instead of what it wanted."""
+    if observer.is_tracing:
+        detail = f"{what}: {reason}"
+        observer.trace("refused", client_id=client_id, peer=peer, topic=topic, detail=detail)
+
+
 def trace_deliveries(
     observer: Observer, client_id: str, peer: str, deliveries: Sequence[Delivery]
 ) -> None:

@@ -19,6 +19,7 @@ users: [{{name: u, password_hash: "{hash}"}}]
 acl_file: {folder}/acl
 listeners:
   open: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, checks_retained_source: true}}
+  own: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, guards_sessions: true}}
   new: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, versions: [5.0]}}
   old: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, versions: ["3.1", "3.1.1"]}}
   file: {{protocol: mqtt, bind: "unix:{folder}/mqtt.sock", anonymous: true}}
@@ -51,6 +52,23 @@ def test_the_nameless_come_in_by_one_listener(up: Daemon, version: int) -> None:
         assert reason_of(refusal(up.address("open"), version, named)) in (4, 5, 0x86, 0x87)
     with Peer(up.address("open"), version, Connect(version, "n", user="u", password=b"p")) as peer:
         assert peer.connack.reason == 0
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_session_is_of_who_made_it(up: Daemon, version: int) -> None:
+    """Another user takes over neither the connection nor what is kept; the owner does."""
+    address = up.address("own")
+    kept = ((0x11, 100),) if version == V5 else ()
+    mine = Connect(version, f"g{version}", False, user="u", password=b"p", properties=kept)
+    others = mine._replace(user=None, password=None)
+    with Peer(address, version, mine) as peer:
+        assert reason_of(refusal(address, version, others)) == (0x87 if version == V5 else 5)
+        assert peer.is_silent()
+        with Peer(address, version, mine) as again:
+            assert again.connack.session_present
+            assert peer.is_ended(0x8E)
+            again.leave()
+    assert reason_of(refusal(address, version, others)) == (0x87 if version == V5 else 5)
 
 
 def test_versions_that_a_listener_speaks(up: Daemon) -> None:

@@ -100,6 +100,27 @@ async def test_nothing_is_told_without_a_topic() -> None:
         assert services.broker.log == []
 
 
+async def test_a_trace_sees_what_is_refused() -> None:
+    """CONNECT, filter or publish, and why."""
+    async with served(retained=False) as (services, address):
+        services.observer.is_tracing = True
+        services.denied |= {("publish", "secret"), ("subscribe", "secret")}
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            assert await client.subscribe(SubscribeItem("open"), SubscribeItem("secret")) == (
+                0,
+                0x87,
+            )
+            await client.publish("secret", b"x", 1)
+        will = Will("w", b"x", retain=True)
+        async with MqttClient(address, Connect(V5, "d", will=will)):
+            pass
+    assert [told[1:] for told in services.observer.traced if told[0] == "refused"] == [
+        ("c", "secret", "subscribe: NOT_AUTHORIZED"),
+        ("c", "", "publish 2: FORBIDDEN"),
+        ("d", "", "connect: RETAIN_NOT_SUPPORTED"),
+    ]
+
+
 async def test_a_trace_sees_what_a_client_does() -> None:
     """Packets in and out by topic and size; nothing while nobody traces."""
     async with served() as (services, address), MqttClient(address, Connect(V5, "c")) as client:
