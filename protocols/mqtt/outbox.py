@@ -118,6 +118,8 @@ class Outbox:
         if plan is None:
             feed.done_run(run)
             return True
+        if plan.qos and not feed.is_auto_ack and not self.window.has_room_for(len(run)):
+            return False
         column = None if plan.qos == 2 else self._renderings.column(run, version, *plan)
         if column is None or column.bytes_max > self._packet_bytes_max:
             return False

@@ -361,7 +361,7 @@ class Window:
         """
         first, flights = self._next_id, self.flights
         stop = first + count
-        if self.waiting or len(flights) + count > self.limit or stop > PACKET_ID_MAX:
+        if not self.has_room_for(count) or stop > PACKET_ID_MAX:
             return []
         packet_ids = range(first, stop)
         if flights and not flights.keys().isdisjoint(packet_ids):
@@ -371,6 +371,10 @@ class Window:
                 flights[packet_id] = flight
         self._next_id = stop
         return packet_id_bytes()[first:stop]
+
+    def has_room_for(self, count: int) -> bool:
+        """Nobody waits, and so many more may be in flight."""
+        return not self.waiting and len(self.flights) + count <= self.limit
 
     def take_each(self, source: Source, handles: list[ReceiptHandle]) -> list[bytes]:
         """``take_at_once`` of publishes of QoS 1 that are acknowledged one by one."""
