@@ -25,7 +25,7 @@ from tests.demo.devices import Device
 from tests.demo.readings import Reading
 from tests.support.processes import Daemons, wait_until
 
-DEVICE_S_MAX = 60.0
+DEVICE_S_MAX = 300.0
 
 
 def main() -> int:

@@ -15,6 +15,9 @@ from tests.demo.readings import Reading
 QUERIES = {"hourly": ("1 day", "1 day"), "daily": ("7 days", "7 days")}
 """Family → (window, lateness), as Spark writes them; lengths as ``readings.WINDOWS``."""
 
+QUERY_S_MAX = 600
+"""Ten seconds on a machine that does nothing else."""
+
 KEYS = ["device", "metric", "start"]
 VALUES = ["count", "min", "max", "mean", "p95"]
 
@@ -45,9 +48,9 @@ def run_queries(session: SparkSession, namesrv: str, folder: Path) -> list[Query
 
 
 def _finished(family: str, query: StreamingQuery, folder: Path) -> QueryReport:
-    if not query.awaitTermination(90):
+    if not query.awaitTermination(QUERY_S_MAX):
         query.stop()
-        raise TimeoutError(f"the {family} query did not end in 90 s")
+        raise TimeoutError(f"the {family} query did not end in {QUERY_S_MAX} s")
     progress = query.recentProgress
     states = [state for batch in progress for state in batch["stateOperators"]]
     return QueryReport(

@@ -9,11 +9,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.demo.readings import Reading
+from tests.support.patience import PATIENCE_S
 
 IN_FLIGHT_MAX = 64
 """Readings a device has under way; also the most it may repeat after a fault."""
-
-CONNECT_S_MAX = 20.0
 
 
 class Device:
@@ -64,7 +63,7 @@ class Device:
     def _run(self) -> None:
         self._client.connect_async("127.0.0.1", self.gateway_port, keepalive=10)
         self._client.loop_start()
-        if not self._connected.wait(CONNECT_S_MAX):
+        if not self._connected.wait(PATIENCE_S):
             raise TimeoutError(f"device {self.name}: no gateway answers")
         for reading in self._readings:
             self._publish(reading, reading.subject, is_alarm=False)

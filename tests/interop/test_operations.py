@@ -195,8 +195,8 @@ def test_metrics_of_store_and_name_server(system: System) -> None:
     assert "# TYPE tidegate_store_records_total counter" in page
     assert "tidegate_store_is_healthy 1.0" in page
     assert get(system.store.addresses["metrics"], "/healthz")[0] == 200
-    status, page = get(system.namesrv.addresses["metrics"], "/metrics")
-    assert (status, "tidegate_namesrv_brokers 2.0" in page) == (200, True)
+    address = system.namesrv.addresses["metrics"]
+    wait_until(lambda: "tidegate_namesrv_brokers 2.0" in get(address, "/metrics")[1], "two brokers")
     assert get(system.namesrv.addresses["metrics"], "/nothing")[0] == 404
 
 
