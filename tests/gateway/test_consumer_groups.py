@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from protocols import clock
-from protocols.canonical import GroupSpec, Head, Message, PopRequest, Read, Start
+from protocols.canonical import (
+    GroupSpec,
+    Head,
+    InvisibleTimeChange,
+    Message,
+    PopRequest,
+    Read,
+    Start,
+)
 from protocols.errors import Code
 from protocols.pipeline import GroupPolicy
 from protocols.remoting.bodies import (
@@ -28,9 +36,15 @@ SPEC = GroupSpec(name="rmq/G/P", reads=(Read(topic="P"),), attempts_max=17, star
 
 
 @pytest.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
+async def stores(tmp_path: Path) -> AsyncIterator[StoreCluster]:
     stores = StoreCluster(tmp_path)
     await stores.start("a")
+    yield stores
+    await stores.stop()
+
+
+@pytest.fixture
+async def core(stores: StoreCluster) -> AsyncIterator[Core]:
     core = Core("gw-1", stores.name_servers)
     await core.start()
     topic = TopicConfig("P", 4, 4, attributes={"message.type": "PRIORITY"})
@@ -38,7 +52,6 @@ async def core(tmp_path: Path) -> AsyncIterator[Core]:
     await until(lambda: core.cluster.routes.exists("P"))
     yield core
     await core.stop()
-    await stores.stop()
 
 
 async def send(core: Core, body: bytes, priority: int = -1) -> bytes:
@@ -96,3 +109,28 @@ async def test_priorities_and_attempts(core: Core) -> None:
     assert codes == [Code.OK] * 2
     (low,) = await core.pipeline.pop(call(protocol="grpc"), pop)
     assert low.message.body == b"low"
+
+
+async def test_what_a_client_holds_is_good_at_every_gateway(
+    core: Core, stores: StoreCluster
+) -> None:
+    """Its handles over renewals; all of it by its name, where its first gateway has gone."""
+    for body in (b"1", b"2", b"3"):
+        await send(core, body, 0)
+    pop = PopRequest(group=SPEC, count=3, invisible_ms=600_000, queue_id=0, broker="a", taker="c1")
+    first, second, _ = popped = await core.pipeline.pop(call(), pop)
+    renewals = [InvisibleTimeChange(one.handle, 600_000, is_renewal=True) for one in popped]
+    for result in await core.pipeline.change_invisible_time(call(), renewals):
+        assert result.code == Code.OK
+    other = Core("gw-2", stores.name_servers)
+    await other.start()
+    (result,) = await other.pipeline.ack(call(), [first.handle])
+    assert result.code == Code.OK
+    held = await other.pipeline.adopt(call(), SPEC, "c1", 600_000)
+    assert [(one.message.body, one.attempt) for one in held] == [(b"2", 1), (b"3", 1)]
+    (result,) = await core.pipeline.ack(call(), [second.handle])
+    assert result.code == Code.INVALID_RECEIPT_HANDLE
+    codes = [one.code for one in await other.pipeline.ack(call(), [one.handle for one in held])]
+    assert codes == [Code.OK] * 2
+    assert await other.pipeline.adopt(call(), SPEC, "c1", 600_000) == []
+    await other.stop()
