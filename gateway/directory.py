@@ -53,8 +53,11 @@ LEASE_PREFIX: Final = "gateway/"
 AWAY_S_MAX: Final = 10.0
 """How long writes and barriers wait for an absent directory before they are refused."""
 
-JOIN_S_MAX: Final = 15
-"""How long a start waits for the directory store, and for a former life's lease to end."""
+FOUND_S_MAX: Final = 15
+"""How long a start waits for the directory store."""
+
+JOIN_S_MAX: Final = 75
+"""How long a start waits for a former life's lease to end, which lasts at most a minute."""
 
 READ_WAIT_MS: Final = 20_000
 WAIT_MS: Final = 2000
@@ -130,7 +133,8 @@ class DirectoryClient:
 
     async def start(self) -> None:
         """Join and read the table. Raises Refused (no directory store, name taken)."""
-        if not await _comes(self._tasks.start(self._found.wait(), name="search")):
+        search = self._tasks.start(self._found.wait(), name="search")
+        if not await _comes(search, wait_s=FOUND_S_MAX):
             raise Refused(
                 Code.NOT_FOUND,
                 "directory",
@@ -139,7 +143,7 @@ class DirectoryClient:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_joined(lambda: None if ready.done() else ready.set_result(None))
         run = self._tasks.start(self._run(), name="tail")
-        if not await _comes(ready, run):
+        if not await _comes(ready, run, wait_s=JOIN_S_MAX):
             raise Refused(
                 Code.HA_NOT_AVAILABLE,
                 self._presence.name,
@@ -473,9 +477,9 @@ class DirectoryClient:
         return record is not None and record.version == gateway_epoch
 
 
-async def _comes(*awaited: asyncio.Future[Any]) -> bool:
-    """Whether one of *awaited* is done within ``JOIN_S_MAX``, a pause of this process apart."""
-    for _ in range(JOIN_S_MAX):
+async def _comes(*awaited: asyncio.Future[Any], wait_s: int) -> bool:
+    """Whether one of *awaited* is done within *wait_s*, a pause of this process apart."""
+    for _ in range(wait_s):
         done, _ = await asyncio.wait(awaited, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
         if done:
             return True
