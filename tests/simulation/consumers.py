@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from protocols.errors import Code
 from protocols.remoting.private import DirectoryRecord, GroupOpen, ReadItem
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
-from store.answers import Granted
+from store.answers import EndReason, Granted
+from store.metadata.leases import Lease
 from tests.simulation.checks import Broken, expect
 from tests.simulation.reference import Model, QueueName, Taken
 from tests.simulation.world import World
@@ -234,21 +236,26 @@ class Consumers(World):
         wanted = [
             (name, at) for name, group in self.head.groups.items() for at in group.due(monotonic)
         ]
-        expect("came back in time", self._ticked(), sorted(wanted))
-        for name, (_, renewed) in list(self.leases.items()):
-            if monotonic - renewed > self.config.lease_s:
-                self._lease_ended(name)
+        late = [
+            name
+            for name, (_, renewed) in self.leases.items()
+            if monotonic - renewed > self.config.lease_s
+        ]
+        found, ended = self._ticked()
+        expect("came back in time", found, sorted(wanted))
+        expect("leases that ended", ended, sorted(late))
 
-    def _ticked(self) -> list[tuple[str, int]]:
+    def _ticked(self) -> tuple[list[tuple[str, int]], list[str]]:
         """
-        What deadlines returned: (group, position) each.
+        What deadlines returned, (group, position) each, and whose leases ended.
 
-        A batch may end in two decisions (dead letters, returns), in a block each: the reference
-        must know between which of them the log can end.
+        A batch may end in two decisions (dead letters, returns), in a block each, and relocation
+        may come behind: the reference must know between which of them the log can end.
         """
-        deliveries = self.engine._deliveries
-        bury, give_back = deliveries._bury, deliveries._return
+        deliveries, leases = self.engine._deliveries, self.engine._parts.leases
+        bury, give_back, end = deliveries._bury, deliveries._return, leases.end
         found: list[tuple[str, int]] = []
+        names: list[str] = []
 
         def buried(group: Any, positions: Sequence[int], *reason: Any) -> None:
             bury(group, positions, *reason)
@@ -261,10 +268,16 @@ class Consumers(World):
             found.extend([(group.name, at) for at in positions])
             self.change(lambda model: model.groups[group.name].give_back(rest, counts=counts))
 
+        def ended(lease: Lease, reason: EndReason) -> None:
+            end(lease, reason)
+            names.append(lease.gateway)
+            self._lease_ended(lease.gateway)
+
         deliveries._bury, deliveries._return = buried, returned
-        self.engine.tick(self.now)
+        with patch.object(leases, "end", ended):
+            self.engine.tick(self.now)
         deliveries._bury, deliveries._return = bury, give_back
-        return sorted(found)
+        return sorted(found), sorted(names)
 
     def _lease_ended(self, name: str) -> None:
         epoch, _ = self.leases.pop(name)
