@@ -9,6 +9,7 @@ import pytest
 from store.disk import Disk, RealDisk
 from store.log.ahead import CHUNK_BYTES, Prefetch
 from store.prefetching import READ_BYTES_MAX, STEP_BYTES, Buffers, Prefetcher
+from tests.support.patience import PATIENCE_S
 
 SIZE = 3 * READ_BYTES_MAX + 5000
 DATA = Random(3).randbytes(SIZE)
@@ -43,7 +44,7 @@ async def fetch(disk: Disk, works: list[Prefetch]) -> None:
 
     prefetcher = Prefetcher(disk, fetched)
     prefetcher.run(works)
-    await asyncio.wait_for(is_all.wait(), 60)
+    await asyncio.wait_for(is_all.wait(), PATIENCE_S)
     prefetcher.close()
 
 
@@ -77,7 +78,7 @@ async def test_commits_go_first(folder: str) -> None:
     for _ in range(CHUNK_BYTES // STEP_BYTES):
         prefetcher.commit_ended()
     allowed[0] = 1
-    await asyncio.wait_for(is_one.wait(), 60)
+    await asyncio.wait_for(is_one.wait(), PATIENCE_S)
     work = found[0]
     assert bytes(work.data) == DATA[:CHUNK_BYTES]
     prefetcher.close()

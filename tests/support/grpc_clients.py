@@ -13,7 +13,7 @@ from tests.support.java_clients import need
 from tests.support.mqtt_clients import built
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "grpc_clients"
-RUN_S_MAX = 180
+RUN_S_MAX = 300
 
 
 def node() -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 from tests.support.java_clients import CACHE, JAVA_OPTIONS, need
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "mqtt_clients"
-BUILD_S_MAX = 300
+BUILD_S_MAX = 600
 RUN_S_MAX = 180
 
 
