@@ -1,6 +1,7 @@
 """The RPC logic, without a transport, on services in memory."""
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ import pytest
 from protocols import clock
 from protocols.canonical import Call, Head, Identity, Message
 from protocols.errors import Code
+from protocols.grpc import telemetry
 from protocols.grpc.config import GrpcConfig
 from protocols.grpc.context import Rpc, StreamFailed, signature_of
 from protocols.grpc.mapping import duration_of, timestamp_of
@@ -497,6 +499,26 @@ async def test_empty_settings_end_the_stream(service: MessagingService) -> None:
     with pytest.raises(StreamFailed) as failed:
         [one async for one in service.telemetry(RPC, talk(v2.Settings()))]
     assert failed.value.status == "INVALID_ARGUMENT"
+
+
+async def test_settings_come_again_to_who_may_have_missed_them(
+    service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node's client drops what comes before it has all its routes, and waits for ever."""
+    monkeypatch.setattr(telemetry, "AGAIN_S", (0.0, 0.0))
+    agent = v2.UA(language=v2.NODE_JS)
+    settings = v2.Settings(user_agent=agent, publishing=v2.Publishing(topics=[TOPIC]))
+
+    async def open_end() -> AsyncIterator[pb.TelemetryCommand]:
+        yield pb.TelemetryCommand(settings=settings)
+        await asyncio.Event().wait()
+
+    answers: list[pb.TelemetryCommand] = []
+    async with contextlib.aclosing(service.telemetry(RPC, open_end())) as stream:
+        while len(answers) < 3:
+            answers.append(await anext(stream))
+    assert answers[0].settings.publishing.max_body_size == 4 << 20
+    assert answers[1:] == answers[:1] * 2
 
 
 async def test_kick_ends_the_stream(service: MessagingService, services: FakeServices) -> None:
