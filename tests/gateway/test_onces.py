@@ -3,6 +3,9 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from gateway.clusters import tidegate
 from gateway.clusters.link import LinkState
 from protocols.canonical import (
     ONCE_BYTES,
@@ -18,12 +21,16 @@ from protocols.errors import Code
 from protocols.pipeline import Subscription
 from tests.support.core import Core, ListSink, call, until
 from tests.support.daemons import StoreCluster
+from tests.support.patience import PATIENCE_S
 
 KEY = RELEASED_ONCE_PREFIX.ljust(ONCE_BYTES, b"k")
 
 
-async def test_a_store_that_comes_back_forgets_before_it_takes(tmp_path: Path) -> None:
+async def test_a_store_that_comes_back_forgets_before_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next message under the same packet id, sent while it is away, is no repeat."""
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
     stores = StoreCluster(tmp_path)
     await stores.start("a")
     core = Core("gw-1", stores.name_servers)
