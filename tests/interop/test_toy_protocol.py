@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Daemons
+from tests.support.patience import PATIENCE_S
+from tests.support.processes import Daemons, any_ports
 
 pytestmark = pytest.mark.client
 
@@ -23,7 +24,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "toy_protocol.py"):
         (source / name).write_text((PLUGIN / name).read_text())
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(folder), str(source)], check=True, timeout=100)
+    subprocess.run([*pip, "--target", str(folder), str(source)], check=True, timeout=2 * PATIENCE_S)
     return folder
 
 
@@ -40,10 +41,11 @@ def test_the_toy_protocol_sends_and_pops(installed: Path, tmp_path: Path) -> Non
             "up",
             *("--data", str(tmp_path / "data")),
             *("--set", "namesrv.bind=127.0.0.1:0", "--set", "store.bind=127.0.0.1:0"),
-            *("--set", "listeners={toy: {protocol: toy, bind: 127.0.0.1:0}}"),
+            *(f"--set={setting}" for setting in any_ports()),
+            *("--set", "listeners.toy={protocol: toy, bind: 127.0.0.1:0}"),
             env={"PYTHONPATH": path},
         )
-        with socket.create_connection(gateway.address("toy"), 10) as connection:
+        with socket.create_connection(gateway.address("toy"), PATIENCE_S) as connection:
             stream = connection.makefile("rwb", buffering=0)
             assert ask(stream, "PUB toys hello there").startswith("OK ")
             assert ask(stream, "POP toys players") == "MSG hello there"
