@@ -8,6 +8,7 @@ Only the CRC of each record is still a call per record.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from protocols.remoting.matrix import Matrix, np
@@ -34,6 +35,9 @@ ENTRY_FIELDS: Final = [
 
 FEW_EACH: Final = 8
 """Entries of a queue and frame below which a slice of a column costs more than a loop."""
+
+STRETCHES_MAX: Final = 32
+"""Runs of items for one queue next to one another, up to which each is entered by itself."""
 
 _entry_types: dict[int, Any] = {}
 
@@ -89,7 +93,10 @@ class Places:
         flat, width = self.members.ravel(), self.members.shape[1]
         if len(flat) == 0:
             return
-        entries, order = positions.astype(np.uint64), None
+        entries = positions.astype(np.uint64)
+        if width == 1 and self._take_stretches(flat, entries):
+            return
+        order = None
         if width > 1 or not (flat[1:] >= flat[:-1]).all():  # else each queue's are one stretch
             order = np.argsort(flat, kind="stable")
             flat, entries = flat[order], entries[order // width]
@@ -102,6 +109,21 @@ class Places:
             self.offsets = offsets[:, None]
         else:
             self.offsets.ravel()[order] = offsets
+
+    def _take_stretches(self, flat: Matrix, entries: Matrix) -> bool:
+        """What a publisher sent in one go is a stretch; False: there are too many of them."""
+        edges = np.flatnonzero(flat[1:] != flat[:-1])
+        if len(edges) >= STRETCHES_MAX:
+            return False
+        count, raw, offsets = len(flat), entries.tobytes(), self.offsets[:, 0]
+        bounds = [0, *[at + 1 for at in edges.tolist()], count]
+        for first, last in pairwise(bounds):
+            queue = self.queues[flat[first]]
+            if queue is not None:
+                offsets[first:last] = np.arange(queue.next, queue.next + last - first)
+                queue.next += last - first
+                queue.entries.frombytes(raw[8 * first : 8 * last])
+        return True
 
     def _take_few(self, bounds: list[int], entries: Matrix) -> Matrix:
         """A message or two in each queue, as from hundreds of devices: no columns for them."""
@@ -138,15 +160,21 @@ class Places:
         return np.where(self.numbers[self.members[:, 0]] != 0, offsets, -1)
 
 
+def common_size(lengths: Matrix) -> int:
+    """What all records have in bytes; 0: they differ, or there are none."""
+    size = int(lengths[0]) if len(lengths) else 0
+    return size if (lengths == size).all() else 0
+
+
 def patch(
     body: bytearray | memoryview,
     starts: Matrix,
-    lengths: Matrix,
+    size: int,
     positions: Matrix,
     offsets: Matrix,
     ms: int,
 ) -> None:
-    """Queue offset, log position and store time into each record."""
+    """Queue offset, log position and store time into each record; *size*: ``common_size``."""
     count = len(starts)
     pairs = np.empty((count, 2), dtype=">u8")
     pairs[:, 0] = offsets
@@ -154,9 +182,9 @@ def patch(
     plain = pairs.view(np.uint8)
     time = np.frombuffer(ms.to_bytes(8, "big"), dtype=np.uint8)
     data = np.frombuffer(body, dtype=np.uint8)
-    length, first = int(lengths[0]), int(starts[0])
-    if (lengths == length).all():
-        rows = data[first : first + length * count].reshape(count, length)
+    if size:
+        first = int(starts[0])
+        rows = data[first : first + size * count].reshape(count, size)
         if not (rows[:, SYS_FLAG_LOW_AT] & BORN_V6).any():
             rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = plain
             rows[:, STORE_TIME_AT : STORE_TIME_AT + 8] = time
@@ -169,19 +197,27 @@ def patch(
 
 
 def checksums(
-    body: bytearray | memoryview, starts: Matrix, lengths: Matrix, positions: Matrix, nonce: int
+    body: bytearray | memoryview,
+    starts: Matrix,
+    lengths: Matrix,
+    size: int,
+    positions: Matrix,
+    nonce: int,
 ) -> Matrix:
-    """The CRC of each record, seeded with its place."""
+    """The CRC of each record, seeded with its place; *size*: ``common_size``."""
     seeds = ((positions + (nonce & M32)) & M32).tolist()
-    count, first, size = len(starts), int(starts[0]), int(lengths[0])
-    crc = crc_of_size(int(lengths.sum()) // count)
+    count, first = len(starts), int(starts[0])
     pieces: Iterable[bytes | memoryview]
-    if (lengths == size).all():
-        pieces = np.frombuffer(body, f"V{size}", count, first).tolist()
+    if size:
+        rows = np.frombuffer(body, f"V{size}", count, first)
+        if np.frombuffer(body, np.uint8)[first + size - 1 : first + size * count : size].all():
+            rows = rows.view(f"S{size}")  # faster, but would lose zeros at the end
+        pieces = rows.tolist()
     else:
         view = memoryview(body)
         ends = (starts + lengths).tolist()
         pieces = [view[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+    crc = crc_of_size(size or int(lengths.sum()) // count)
     return np.fromiter(map(crc, pieces, seeds), dtype=np.uint32, count=count)
 
 
@@ -233,6 +269,7 @@ class Bulk:
         self.count = len(lengths)
         self.plans = plans
         self._lengths = lengths.astype(np.int64)
+        self._size = common_size(lengths)
         self._orders = orders.astype(np.uint64)
         self._tags = tags.astype(np.int32)
         self.flags = flags
@@ -271,15 +308,18 @@ class Bulk:
 
         *records* become part of the log: they are changed, and kept.
         """
-        entries, places, lengths = core.entries, self._places, self._lengths
+        entries, places, lengths, size = core.entries, self._places, self._lengths, self._size
         block = OpenBlock(core, records, places.table_bytes)
-        ends = np.cumsum(lengths) + block.start
-        starts = ends - lengths
+        first = block.start
+        if size:
+            starts = np.arange(first, first + self.count * size, size)
+        else:
+            starts = np.cumsum(lengths) - lengths + first
         positions = starts + block.records_at
         places.take(positions)
         offsets = places.offsets[:, 0]
-        patch(block.body, starts, lengths, positions, offsets, core.log.wall_ms)
-        crcs = checksums(block.body, starts, lengths, positions, block.nonce)
+        patch(block.body, starts, size, positions, offsets, core.log.wall_ms)
+        crcs = checksums(block.body, starts, lengths, size, positions, block.nonce)
         columns = {
             "length": lengths, "crc": crcs, "tag": self._tags,
             "order": self._orders, "flags": self.flags,

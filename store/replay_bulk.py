@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from protocols.remoting.matrix import MATRIX_ITEMS_MIN, Matrix, np
-from store.bulk import checksums, entry_type
+from store.bulk import checksums, common_size, entry_type
 from store.core import Core
 from store.log.format import ENTRY, PAIR, Kind
 from store.log.recovery import ScannedBlock
@@ -50,7 +50,8 @@ def feed_rows(core: Core, block: ScannedBlock, rows: Matrix, first: int, *, is_n
     positions = np.cumsum(lengths) - lengths + first
     if is_new:
         starts = positions - block.position
-        found = checksums(block.data, starts, lengths, positions, block.segment.nonce)
+        size = common_size(lengths)
+        found = checksums(block.data, starts, lengths, size, positions, block.segment.nonce)
         if (found != rows["crc"]).any():
             return False
     entries = core.entries
