@@ -139,6 +139,62 @@ def test_large_frames_between_small_ones(chunk_bytes: int) -> None:
     assert isinstance(fault, Fault)
 
 
+def read_in_place(connection: RemotingConnection, wire: bytes, sizes: list[int]) -> list[object]:
+    """As a loop that reads into buffers does: *sizes* are the bytes that come together."""
+    events: list[object] = []
+    at = turn = 0
+    while at < len(wire):
+        wanted = connection.wanted_buffer()
+        size = sizes[turn % len(sizes)]
+        part = wire[at : at + (size if wanted is None else min(size, len(wanted)))]
+        if wanted is None:
+            events += connection.receive_data(memoryview(bytearray(part)), now=1.0)
+        else:
+            wanted[: len(part)] = part
+            events += connection.filled(len(part), now=1.0)
+        at += len(part)
+        turn += 1
+    return events
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from([PrivateCode.SEND, 34]), st.integers(0, 5)), max_size=12),
+    st.lists(st.sampled_from([1, 63, 64, 9_000, 40_000, 262_144]), min_size=1, max_size=4),
+)
+def test_frames_read_in_place_are_those_that_were_sent(
+    frames: list[tuple[int, int]], sizes: list[int]
+) -> None:
+    """Large SEND frames lie in memory of their own, whatever comes before, behind or in pieces."""
+    if 1 in sizes:
+        sizes.append(262_144)  # or it takes minutes
+    bodies = [bytes([at]) * (size * LARGE_FRAME_BYTES // 2) for at, (_, size) in enumerate(frames)]
+    wire = encode_commands(
+        [
+            RemotingCommand(code, None, body, is_binary=True)
+            for (code, _), body in zip(frames, bodies, strict=True)
+        ]
+    )
+    events = read_in_place(RemotingConnection(now=0.0), wire, sizes)
+    commands = [event for event in events if isinstance(event, RemotingCommand)]
+    assert [(command.code, bytes(command.body)) for command in commands] == [
+        (code, body) for (code, _), body in zip(frames, bodies, strict=True)
+    ]
+    assert len(commands) == len(events)
+
+
+def test_a_head_alone_buys_no_memory() -> None:
+    """The length in a head is a claim: memory is made for what has come, and four times that."""
+    connection = RemotingConnection(now=0.0)
+    head = encode_command(RemotingCommand(PrivateCode.SEND, None, bytes(1 << 20), is_binary=True))
+    connection.receive_data(head[:64], now=0.0)
+    assert connection.wanted_buffer() is None
+    connection.receive_data(head[64 : 1 << 18], now=0.0)
+    assert connection.wanted_buffer() is None
+    connection.receive_data(head[1 << 18 : 1 << 19], now=0.0)
+    assert len(connection.wanted_buffer() or b"") == len(head) - (1 << 19)
+
+
 @pytest.mark.parametrize(
     "head",
     [
