@@ -104,8 +104,7 @@ class Outbox:
         """A run all of which goes out alike; False: look at each."""
         subscriptions, version = feed.subscriptions, self._connection.version
         is_each = (
-            not (feed.is_auto_ack or feed.is_marked)  # a share's go one by one
-            or subscriptions.has_no_local
+            subscriptions.has_no_local
             or self._held_tags
             or self._observer.is_tracing
             or self._may_receive.is_judged(subscriptions)

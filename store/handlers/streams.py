@@ -138,8 +138,9 @@ class Streams:
         """Set the total of deliveries that a stream may have received; it may be lower."""
         stream = self._by_number.get((connection, number))
         if stream is not None and not stream.is_retired:
+            is_waiting = stream.credit <= stream.sent
             stream.credit = credit
-            if credit > stream.sent:
+            if is_waiting and credit > stream.sent:
                 self._woken[stream.group] = None
 
     def close(self, connection: Connection, number: int, now: Now) -> None:
