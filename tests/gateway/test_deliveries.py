@@ -202,7 +202,9 @@ async def test_a_stream_survives_a_store_that_the_name_servers_dropped(
     await sink.wait(6)
     await world.stores.start_store("b")
     await until(lambda: len(world.core.cluster.up_links()) == 2)
-    assert await stream.mark_durably([(handle, 7, 3) for handle in held])
+    async with asyncio.timeout(PATIENCE_S):
+        while not await stream.mark_durably([(handle, 7, 3) for handle in held]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # the link is up a moment before its streams are
     await world.publish("t/1", b"7", b"8", b"9", b"10")
     found = await sink.wait(10)
     assert {d.handle.broker for d in found[6:]} == {"a", "b"}
