@@ -9,7 +9,7 @@ plus all parts' open windows never exceeds ``total``.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from gateway.clusters.link import LinkState, StoreLink
 from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
@@ -18,11 +18,9 @@ from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import DeliverySink
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from protocols.tasks import Tasks, outcomes
+from protocols.tuples import new_tuple
 
 logger = logging.getLogger("tidegate.deliveries")
-
-_new: Final[Any] = tuple.__new__
-"""Makes a named tuple without the Python function that its class has for it."""
 
 RESUME_S_MAX: Final = 5.0
 """How long the in-flight deliveries of a resumed session may take to arrive."""
@@ -345,7 +343,9 @@ class LogicalStream:
             part = self._parts.get((handle.cluster, handle.broker))
             if part is not None:
                 grant, epoch = part.holds.pop(handle.position, (handle.grant, handle.store_epoch))
-                item: AckItem = _new(AckItem, (handle.group, handle.position, grant, action, 0))
+                item: AckItem = new_tuple(
+                    AckItem, (handle.group, handle.position, grant, action, 0)
+                )
                 items.setdefault((part, epoch), []).append(item)
         for (part, epoch), found in items.items():
             part.link.ack(epoch, found, None)
@@ -386,7 +386,7 @@ class LogicalStream:
             if part is not None:
                 grant, epoch = part.holds.get(handle.position, (handle.grant, handle.store_epoch))
                 fields = (handle.group, handle.position, grant, packet_id, stage)
-                item: MarkItem = _new(MarkItem, fields)
+                item: MarkItem = new_tuple(MarkItem, fields)
                 items.setdefault((part, epoch), []).append(item)
         return items
 

@@ -7,12 +7,10 @@ of deliveries.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Final, overload
+from typing import overload
 
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
-
-_new: Final[Any] = tuple.__new__
-"""Makes a named tuple without the Python function that its class has for it."""
+from protocols.tuples import new_tuple
 
 
 class Shelf:
@@ -110,7 +108,7 @@ class DeliveryRun(Sequence[Delivery]):
         shelf = self.shelf
         front = (shelf.cluster, shelf.broker, shelf.store_epoch, self.group)
         rest = (self.grant, -1, -1, 0, 0, self.group_name, "")
-        return [_new(ReceiptHandle, (*front, position, *rest)) for position in self.positions]
+        return [new_tuple(ReceiptHandle, (*front, position, *rest)) for position in self.positions]
 
     def _delivery(self, index: int) -> Delivery:
         shelf = self.shelf

@@ -8,7 +8,6 @@ Only the CRC of each record is still a call per record.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from protocols.remoting.matrix import Matrix, np
@@ -35,9 +34,6 @@ ENTRY_FIELDS: Final = [
 
 FEW_EACH: Final = 8
 """Entries of a queue and frame below which a slice of a column costs more than a loop."""
-
-STRETCHES_MAX: Final = 32
-"""Runs of items for one queue next to one another, up to which each is entered by itself."""
 
 _entry_types: dict[int, Any] = {}
 
@@ -93,10 +89,7 @@ class Places:
         flat, width = self.members.ravel(), self.members.shape[1]
         if len(flat) == 0:
             return
-        entries = positions.astype(np.uint64)
-        if width == 1 and self._take_stretches(flat, entries):
-            return
-        order = None
+        entries, order = positions.astype(np.uint64), None
         if width > 1 or not (flat[1:] >= flat[:-1]).all():  # else each queue's are one stretch
             order = np.argsort(flat, kind="stable")
             flat, entries = flat[order], entries[order // width]
@@ -109,21 +102,6 @@ class Places:
             self.offsets = offsets[:, None]
         else:
             self.offsets.ravel()[order] = offsets
-
-    def _take_stretches(self, flat: Matrix, entries: Matrix) -> bool:
-        """What a publisher sent in one go is a stretch; False: there are too many of them."""
-        edges = np.flatnonzero(flat[1:] != flat[:-1])
-        if len(edges) >= STRETCHES_MAX:
-            return False
-        count, raw, offsets = len(flat), entries.tobytes(), self.offsets[:, 0]
-        bounds = [0, *[at + 1 for at in edges.tolist()], count]
-        for first, last in pairwise(bounds):
-            queue = self.queues[flat[first]]
-            if queue is not None:
-                offsets[first:last] = np.arange(queue.next, queue.next + last - first)
-                queue.next += last - first
-                queue.entries.frombytes(raw[8 * first : 8 * last])
-        return True
 
     def _take_few(self, bounds: list[int], entries: Matrix) -> Matrix:
         """A message or two in each queue, as from hundreds of devices: no columns for them."""
@@ -209,10 +187,7 @@ def checksums(
     count, first = len(starts), int(starts[0])
     pieces: Iterable[bytes | memoryview]
     if size:
-        rows = np.frombuffer(body, f"V{size}", count, first)
-        if np.frombuffer(body, np.uint8)[first + size - 1 : first + size * count : size].all():
-            rows = rows.view(f"S{size}")  # faster, but would lose zeros at the end
-        pieces = rows.tolist()
+        pieces = np.frombuffer(body, f"V{size}", count, first).tolist()
     else:
         view = memoryview(body)
         ends = (starts + lengths).tolist()

@@ -3,7 +3,7 @@ Commits: all that is pending, one write that is durable when it is done, one wak
 
 The event loop hands in what the engine has built; while it is being written, more gathers, so
 commits grow with the load and need no timer (performance rule 5). The kernel writes what is one
-piece of one segment (``store.kernel_writes``), a thread everything else, one at a time and in
+piece of one segment (``store.kernel_queue``), a thread everything else, one at a time and in
 order. The engine itself is never touched from the thread.
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 from protocols import clock
 from store.disk import Buffer, Disk, RealDisk
 from store.engine import WriteBatch
-from store.kernel_writes import KernelWriter
+from store.kernel_queue import KernelQueue
 
 logger = logging.getLogger("tidegate.store.committer")
 
@@ -109,7 +109,7 @@ class KernelCommits:
 
     def __init__(self, disk: RealDisk) -> None:
         self._disk = disk
-        self._kernel = KernelWriter()
+        self._kernel = KernelQueue(1)
         self.batch: WriteBatch | None = None
         """What is being written."""
 
@@ -132,12 +132,11 @@ class KernelCommits:
 
     def take(self) -> tuple[WriteBatch, bool] | None:
         """(what was written, whether it is durable); None: not done yet. Raises OSError."""
-        result = self._kernel.take_result()
-        batch = self.batch
-        if result is None or batch is None:
+        results, batch = self._kernel.take_results(), self.batch
+        if not results or batch is None:
             return None
         self.batch = None
-        return batch, self._disk.finish_write(result)
+        return batch, self._disk.finish_write(results[0][1])
 
     def close(self) -> None:
         self._kernel.close()

@@ -14,8 +14,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock, local
 from typing import Final, Protocol
 
-from store.kernel_queue import is_cached
-from store.kernel_writes import KernelWriter
+from store.kernel_queue import PWRITE, KernelQueue, is_cached
 
 PAGE_BYTES: Final = 4096
 
@@ -74,7 +73,7 @@ class DirectWriter:
             return self._write_pieces(name, offset, buffers)
 
     def begin(
-        self, kernel: KernelWriter, name: str, offset: int, buffers: Sequence[Buffer], size: int
+        self, kernel: KernelQueue, name: str, offset: int, buffers: Sequence[Buffer], size: int
     ) -> bool:
         """
         Hand over *size* bytes that no thread waits for; ``finish`` says what became of them.
@@ -95,7 +94,7 @@ class DirectWriter:
                 at = end
             self._end = -1
             self._begun = (start, at)
-            return kernel.begin(self._descriptor, buffer, _pad(buffer, at), start)
+            return kernel.begin(PWRITE, self._descriptor, buffer, _pad(buffer, at), start)
 
     def finish(self, result: int) -> bool:
         """*result* of what was begun: durable, or to be written again. Raises OSError."""

@@ -16,7 +16,6 @@ from typing import Final, Protocol
 from store.direct import DIRECT, DirectReader, DirectWriter, aligned, open_direct, read_cached
 from store.direct import Buffer as Buffer
 from store.kernel_queue import PREAD, KernelQueue
-from store.kernel_writes import KernelWriter
 
 IOV_MAX: Final = 1000
 """Buffers per pwritev; Linux allows 1024 (``getconf IOV_MAX``)."""
@@ -224,7 +223,7 @@ class RealDisk:
         self.sync(name)
 
     def begin_write(
-        self, kernel: KernelWriter, name: str, offset: int, buffers: Sequence[Buffer], size: int
+        self, kernel: KernelQueue, name: str, offset: int, buffers: Sequence[Buffer], size: int
     ) -> bool:
         """``write_through`` by *kernel*, not waited for; False: it has to be called instead."""
         return self._direct.begin(kernel, name, offset, buffers, size)

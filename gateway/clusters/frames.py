@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from gateway.clusters.batches import Run, bodies_of
+from gateway.clusters.batches import Copy, Run, bodies_of
 from gateway.mapping import clean, without_reserved
 from protocols.canonical import Message
 from protocols.errors import Code, PeerError, Refused
@@ -207,32 +207,24 @@ class FrameSender:
         copy, batch = run.copy, run.batch
         bodies, ids = bodies_of(batch.messages), batch.ids
         if run.stop - run.start == 1:  # a device's only message: no columns for it
-            body, flags = bodies[run.start], copy.flags
-            if not body and flags & RETAIN:
-                flags |= CLEARS_RETAINED
-            length = copy.template.add_one(pieces, body, ids[run.start], copy.queue_id, wall_ms)
-            items.append(ITEM.pack(length, set_index, flags, copy.order_hash, 0, NO_ONCE_KEY))
-            return length
+            body = bodies[run.start]
+            size = copy.template.add(pieces, body, ids[run.start], copy.queue_id, wall_ms)
+            items.append(_plain_item(copy, set_index, size, is_empty=not body))
+            return size
         if run.count < len(bodies):
             bodies, ids = bodies[run.start : run.stop], ids[run.start : run.stop]
         rows = plain_rows(copy.template, bodies, ids, copy.queue_id, wall_ms)
         if rows is not None:
-            length = len(rows) // len(bodies)
-            one = ITEM.pack(length, set_index, copy.flags, copy.order_hash, 0, NO_ONCE_KEY)
-            items.append(one * len(bodies))
+            size = len(rows) // len(bodies)
+            items.append(_plain_item(copy, set_index, size, is_empty=False) * len(bodies))
             pieces.append(rows)
             return len(rows)
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
-        flags, clearing = copy.flags, copy.flags
-        if flags & RETAIN:
-            clearing |= CLEARS_RETAINED
         packed: dict[int, bytes] = {}  # one for each size: all else is the same
         for size, body in zip(sizes, bodies, strict=True):
             item = packed.get(size)
             if item is None:
-                item = packed[size] = ITEM.pack(
-                    size, set_index, flags if body else clearing, copy.order_hash, 0, NO_ONCE_KEY
-                )
+                item = packed[size] = _plain_item(copy, set_index, size, is_empty=not body)
             items.append(item)
         return sum(sizes)
 
@@ -346,6 +338,12 @@ class FrameSender:
         for frame in self.unsettled:
             for run in frame.take_runs():
                 run.fail(code, hint)
+
+
+def _plain_item(copy: Copy, set_index: int, size: int, *, is_empty: bool) -> bytes:
+    """The item of a message that says nothing which its head does not."""
+    flags = copy.flags | CLEARS_RETAINED if is_empty and copy.flags & RETAIN else copy.flags
+    return ITEM.pack(size, set_index, flags, copy.order_hash, 0, NO_ONCE_KEY)
 
 
 def once_hash(key: bytes) -> bytes:

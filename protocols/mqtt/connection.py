@@ -7,7 +7,7 @@ resolved here, and whatever the peer does wrong ends here, in the words of its v
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from protocols.canonical import Head, Message
 from protocols.message_runs import MessageRun
@@ -42,15 +42,13 @@ from protocols.mqtt.packets import (
     Unsubscribe,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
+from protocols.tuples import new_tuple
 
 EARLY_BYTES_MAX: Final = 1 << 20
 """What may wait behind a CONNECT that is not answered yet."""
 
 EARLY_BYTES_HIGH: Final = 1 << 15
 """From here on the owner is told to leave the rest in the kernel."""
-
-_new: Final[Any] = tuple.__new__
-"""Makes a named tuple without the Python function that its class has for it."""
 
 NO_HEADS: Final = Heads("")
 """Before CONNACK nobody publishes."""
@@ -307,7 +305,7 @@ class MqttConnection:
                 packet_ids: list[int] = []
                 stop = take_pubacks(data, position, packet_ids)
                 if stop > position:
-                    events.append(_new(Acked, (packet_ids,)))
+                    events.append(new_tuple(Acked, (packet_ids,)))
                     return stop
         start, end = find_body(data, position)
         if not start:
@@ -345,7 +343,7 @@ class MqttConnection:
                 messages: Sequence[Message] = MessageRun(spans[0][0], bodies)
             else:
                 messages = _messages(spans, bodies)
-            events.append(_new(PublishRun, (messages, packet_ids)))
+            events.append(new_tuple(PublishRun, (messages, packet_ids)))
         return stop
 
     def _learn_topic(self, data: bytes, position: int, first: int) -> bool:

@@ -8,15 +8,13 @@ What a session knows apart from sockets and stores: its subscriptions, its packe
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from protocols.canonical import ReceiptHandle
 from protocols.mqtt.packets import SubscribeItem
 from protocols.mqtt.rendering import Column, Rendering
 from protocols.mqtt.topics import parse_filter
-
-_new: Final[Any] = tuple.__new__
-"""Makes a named tuple without the Python function that its class has for it."""
+from protocols.tuples import new_tuple
 
 PACKET_ID_MAX: Final = 65_535
 
@@ -156,7 +154,7 @@ class Subscriptions:
             item = self._by_tag.get(reads[0])
             if item is None or (is_own and item.no_local):
                 return None
-            plan: Plan = _new(
+            plan: Plan = new_tuple(
                 Plan,
                 (
                     item.qos if item.qos < qos else qos,

@@ -19,9 +19,10 @@ integers big-endian.
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from protocols.errors import PeerError
+from protocols.tuples import new_tuple
 
 HEAD: Final = struct.Struct(">QIII")
 RECORD_HEAD_BYTES: Final = 12
@@ -36,9 +37,6 @@ RUN_ONE: Final = struct.Struct(">IIIHBIIBH")
 
 
 _TAG: Final = struct.Struct(">H")
-
-_new: Final[Any] = tuple.__new__
-"""Makes a named tuple without the Python function that its class has for it."""
 
 
 class DeliveryItem(NamedTuple):
@@ -160,7 +158,7 @@ def decode_deliver(body: bytes | memoryview) -> DeliverBody:
             start += DELIVERY.size
             tags = struct.unpack_from(f">{tag_count}H", data, start)
             start += 2 * tag_count
-            deliveries.append(_new(DeliveryItem, (*fields, tags)))
+            deliveries.append(new_tuple(DeliveryItem, (*fields, tags)))
         for _ in range(run_count):
             *fields, tag_count = RUN.unpack_from(data, start)
             start += RUN.size
@@ -169,7 +167,7 @@ def decode_deliver(body: bytes | memoryview) -> DeliverBody:
             else:
                 tags = struct.unpack_from(f">{tag_count}H", data, start)
             start += 2 * tag_count
-            runs.append(_new(RunItem, (*fields, tags)))
+            runs.append(new_tuple(RunItem, (*fields, tags)))
     except struct.error as error:
         raise PeerError(f"DELIVER body: {error}") from error
     if start > len(data):

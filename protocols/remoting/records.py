@@ -439,7 +439,9 @@ class RecordTemplate:
         body_size = len(body)
         if not extra and len(message_id) == 32:
             size = self._base_size + body_size
-            head = _HEAD.pack(size, self._magic, crc32(body) & 0x7FFFFFFF, self._shared, body_size)
+            head = _HEAD.pack(
+                size, self._magic, crc32(body) & BODY_CRC_MASK, self._shared, body_size
+            )
             pieces += (head, body, self._middle, message_id, self._tail)
             return size
         text_size = len(_UNIQ_KEY) + len(message_id) + len(self._tail) + len(extra)
@@ -450,7 +452,7 @@ class RecordTemplate:
                 f"{text_size} bytes, at most {PROPERTIES_BYTES_MAX}",
             )
         size = BODY_AT + body_size + len(self._topic_field) + 2 + text_size
-        head = _HEAD.pack(size, self._magic, crc32(body) & 0x7FFFFFFF, self._shared, body_size)
+        head = _HEAD.pack(size, self._magic, crc32(body) & BODY_CRC_MASK, self._shared, body_size)
         middle = self._topic_field + _U16.pack(text_size) + _UNIQ_KEY
         pieces += (head, body, middle, message_id, self._tail, extra)
         return size
@@ -476,7 +478,7 @@ class RecordTemplate:
         for body, message_id in zip(bodies, message_ids, strict=True):
             body_size = len(body)
             size = base_size + body_size
-            head = pack(size, magic, crc32(body) & 0x7FFFFFFF, const, body_size)
+            head = pack(size, magic, crc32(body) & BODY_CRC_MASK, const, body_size)
             pieces += (head, body, middle, message_id, tail)
             sizes.append(size)
         return sizes
@@ -489,23 +491,6 @@ class RecordTemplate:
         head = _HEAD.pack(size, self._magic, 0, self._shared, body_size)
         before = b"".join((head, bytes(body_size), self._middle))
         return before + bytes(self.ID_BYTES) + self._tail, len(head), len(before)
-
-    def add_one(
-        self,
-        pieces: list[bytes | memoryview],
-        body: bytes,
-        message_id: bytes,
-        queue_id: int,
-        born_ms: int,
-    ) -> int:
-        """``add_plain`` of a single message; its size."""
-        if self._shared_for != (queue_id, born_ms, 0, 0):
-            self._set_shared(queue_id, born_ms, 0, 0)
-        body_size = len(body)
-        size = self._base_size + body_size
-        head = _HEAD.pack(size, self._magic, crc32(body) & BODY_CRC_MASK, self._shared, body_size)
-        pieces += (head, body, self._middle, message_id, self._tail)
-        return size
 
     def _set_shared(self, queue_id: int, born_ms: int, sys_flag: int, flag: int) -> None:
         """The bytes that all records of one queue and millisecond share."""

@@ -12,6 +12,7 @@ from typing import Final
 from protocols.clock import Now
 from protocols.errors import Code
 from protocols.remoting.settling import AckAction, AckRow, MarkItem
+from protocols.tuples import new_tuple
 from store.answers import Granted, GrantedRun
 from store.core import Core
 from store.groups.books import MARKED_SENT, Books
@@ -50,8 +51,6 @@ GRANTS_SKIPPED: Final = 0xFFFF
 
 _GRANTED_FLAGS: Final = 0x7
 """QoS and retain bits."""
-
-_new: Final = tuple.__new__
 
 
 class Deliveries:
@@ -191,7 +190,7 @@ class Deliveries:
                 return GrantedRun(positions, grant, flags[0] & _GRANTED_FLAGS, tags)
         if is_plain and single is not None:
             return [
-                _new(Granted, (at, grant, 1, bits & _GRANTED_FLAGS, at, single, 0, 0))
+                new_tuple(Granted, (at, grant, 1, bits & _GRANTED_FLAGS, at, single, 0, 0))
                 for at, bits in zip(positions, flags, strict=True)
             ]
         out: list[Granted] = []

@@ -9,18 +9,15 @@ same for any group.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from protocols.tuples import new_tuple
 from store.groups.group import Group, GroupRead
 from store.index.entries import Entries
 from store.log.cache import RecentBlocks
 
 GRANTED_FLAGS: Final = 0x7
 """QoS and retain bits."""
-
-
-_new: Final[Any] = tuple.__new__
-"""Makes a named tuple without the Python function that its class has for it."""
 
 
 class Stretch(NamedTuple):
@@ -179,7 +176,7 @@ def _gather(
         start += len(sizes)
         index += len(sizes)
     flags &= GRANTED_FLAGS
-    found: Stretch = _new(Stretch, (positions, lengths, pieces, byte_count, flags, tags))
+    found: Stretch = new_tuple(Stretch, (positions, lengths, pieces, byte_count, flags, tags))
     return found
 
 
@@ -200,7 +197,7 @@ def _gather_one(
     if len(piece) != size:
         return None
     flags = entries.flags[index] & GRANTED_FLAGS
-    found: Stretch = _new(Stretch, (positions, [size], [piece], size, flags, tags))
+    found: Stretch = new_tuple(Stretch, (positions, [size], [piece], size, flags, tags))
     return found
 
 

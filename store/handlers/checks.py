@@ -65,12 +65,20 @@ def check_stream_open(asked: StreamOpen) -> None:
     require(asked.strategy in STRATEGIES, "stream", f"strategy {asked.strategy}")
 
 
-def check_pop(asked: Pop | Adopt) -> None:
+def check_pop(asked: Pop) -> None:
+    require(asked.count > 0, "pop", f"count {asked.count}: 1 or more")
+    _check_taking(asked, characters_min=0)
+
+
+def check_adopt(asked: Adopt) -> None:
+    _check_taking(asked, characters_min=1)
+
+
+def _check_taking(asked: Pop | Adopt, *, characters_min: int) -> None:
+    """What both say; a pop need not name its taker."""
     require(0 <= asked.group <= U32_MAX, "pop", f"group {asked.group} is no u32")
-    require(isinstance(asked, Adopt) or asked.count > 0, "pop", "count: 1 or more")
-    if asked.taker or isinstance(asked, Adopt):
-        hint = f"{len(asked.taker)} characters, 1 to {TAKER_CHARACTERS_MAX}"
-        require(0 < len(asked.taker) <= TAKER_CHARACTERS_MAX, "taker", hint)
+    hint = f"{len(asked.taker)} characters, 1 to {TAKER_CHARACTERS_MAX}"
+    require(characters_min <= len(asked.taker) <= TAKER_CHARACTERS_MAX, "taker", hint)
     require(
         0 < asked.invisible_ms <= INVISIBLE_MS_MAX,
         "pop",

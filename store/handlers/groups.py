@@ -36,6 +36,7 @@ from protocols.remoting.settling import (
 from store.answers import Granted
 from store.handlers.bodies import decode
 from store.handlers.checks import (
+    check_adopt,
     check_group_open,
     check_key,
     check_name,
@@ -202,7 +203,7 @@ def adopt(
 ) -> RemotingCommand | None:
     """What a client holds, for a gateway that it has come to; asked again for what follows."""
     asked = decode(request, Adopt)
-    check_pop(asked)
+    check_adopt(asked)
     now = clock.read()
     granted = context.engine.adopt(
         asked.group,

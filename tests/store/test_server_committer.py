@@ -19,7 +19,7 @@ from store.committer import (
     Pace,
 )
 from store.disk import Disk, RealDisk
-from store.kernel_writes import KernelWriter
+from store.kernel_queue import KernelQueue
 from store.log.format import SegmentHeader
 from store.log.segments import Segment, WriteBatch, WritePart
 from tests.support.patience import PATIENCE_S
@@ -182,13 +182,13 @@ class Broken(KernelCommits):
         self._kernel = _Reporting(result)
 
 
-class _Reporting(KernelWriter):
+class _Reporting(KernelQueue):
     def __init__(self, result: int) -> None:
-        super().__init__()
+        super().__init__(1)
         self._result = result
 
-    def take_result(self) -> int | None:
-        return None if super().take_result() is None else self._result
+    def take_results(self) -> list[tuple[int, int]]:
+        return [(number, self._result) for number, _ in super().take_results()]
 
 
 @pytest.mark.parametrize("result", [-EAGAIN, -EINVAL, 0, 4096])
