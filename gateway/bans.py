@@ -2,8 +2,8 @@
 Who is kept out, at every gateway: client ids, users, addresses, each until a time.
 
 A ban is a directory record, so a gateway that starts tomorrow knows it too. When one appears,
-every gateway ends the connections that it holds for; a kick is a ban whose time is over when it
-is written. Records that are over are deleted by whichever gateway sees it first.
+every gateway ends the connections that it holds for; a kick is a record of its own whose time has
+always been over. Records that are over are deleted by whichever gateway sees it first.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from gateway.clients import ClientTable
+from gateway.rules import address_of
 from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, Refused
@@ -32,6 +33,8 @@ NETWORKS_MAX: Final = 10_000
 """Ranges among them, which are looked through one by one for each new connection."""
 
 SWEEP_S: Final = 10.0
+KICK_MS: Final = 1
+"""The time of a kick: over on every clock."""
 
 Kind = Literal["client", "user", "ip"]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
@@ -56,7 +59,9 @@ class Ban(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        return f"{PREFIX}{self.kind}/{self.tenant}/{self.value}"
+        """A kick leaves the ban of the same client alone."""
+        kind = "kick" if self.until_ms == KICK_MS else self.kind
+        return f"{PREFIX}{kind}/{self.tenant}/{self.value}"
 
     def is_over(self, now_ms: int) -> bool:
         return 0 < self.until_ms <= now_ms
@@ -135,7 +140,7 @@ class Bans:
     async def remove(self, kind: str, value: str, tenant: str = "") -> bool:
         """Whether there was one."""
         if kind == "ip":
-            value = _network_text(_network(value))
+            value, tenant = _network_text(_network(value)), ""
         key = f"{PREFIX}{kind}/{tenant}/{value}"
         was_there = key in self._bans
         if was_there:
@@ -145,10 +150,8 @@ class Bans:
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     def _find_address(self, peer: str, now_ms: int) -> Ban | None:
-        text = peer.rpartition(":")[0].strip("[]")
-        try:
-            address = ipaddress.ip_address(text)
-        except ValueError:
+        address = address_of(peer)
+        if address is None:
             return None
         found = self._bans.get(f"{PREFIX}ip//{address}")
         if found is not None and not found[0].is_over(now_ms):
@@ -195,11 +198,8 @@ def _holds_for(ban: Ban, info: ClientInfo) -> bool:
         return ban.value == info.client_id
     if ban.kind == "user":
         return ban.value == info.identity
-    try:
-        address = ipaddress.ip_address(info.peer.rpartition(":")[0].strip("[]"))
-    except ValueError:
-        return False
-    return address in _network(ban.value)
+    address = address_of(info.peer)
+    return address is not None and address in _network(ban.value)
 
 
 def _network(value: str) -> Network:

@@ -19,6 +19,8 @@ from protocols import subjects
 from protocols.canonical import Call, Identity
 from protocols.sql92 import Filter
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 
 class HeaderTest(NamedTuple):
     """What a property has to be."""
@@ -252,10 +254,25 @@ def is_identity(pattern: str, identity: Identity) -> bool:
 @lru_cache(maxsize=4096)
 def in_range(address: str, network: str) -> bool:
     """Whether *address* is in the CIDR range; an address that is none is in no range."""
+    found = _address(address)
     try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+        return found is not None and found in ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
+
+
+def address_of(peer: str) -> Address | None:
+    """Of ``address:port``; None: a socket file, or nobody knows."""
+    return _address(peer.rpartition(":")[0].strip("[]"))
+
+
+def _address(text: str) -> Address | None:
+    """Without its zone; an IPv4 address that came through an IPv6 socket is an IPv4 address."""
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def is_topic(pattern: str, facts: Facts, *, is_deny: bool = False) -> bool:

@@ -125,6 +125,7 @@ class GatewayServices:
         self._tasks = Tasks("services")
         self._opened = opened
         self._admitted: dict[tuple[str, str], _Admitted] = {}
+        self._strays_at = 0.0
         self._refused = {
             reason: metrics.counter(
                 "connections_refused", "Connections turned away at the door.", reason=reason
@@ -206,7 +207,10 @@ class GatewayServices:
             admitted.throttle.disconnect(admitted.buckets)
 
     def _forget_strays(self, now: float) -> None:
-        """Connections that were admitted and went away without joining."""
+        """Connections that were admitted and went away without joining; looked for at times."""
+        if now < self._strays_at:
+            return
+        self._strays_at = now + JOIN_S_MAX
         present = {(info.listener, info.peer) for _, info in self.clients.items()}
         for key, admitted in list(self._admitted.items()):
             if key not in present and now - admitted.at > JOIN_S_MAX:

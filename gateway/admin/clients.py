@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from gateway.bans import Ban, Bans
+from gateway.bans import KICK_MS, Ban, Bans
 from gateway.clients import ClientTable
 from gateway.observing import Observer
 from protocols import clock
@@ -49,8 +49,7 @@ class ClientRoutes:
         client_id = request.match_info["client_id"]
         count = self._clients.kick(client_id, protocol=request.query.get("protocol", ""))
         if "everywhere" in request.query:
-            now_ms = clock.wall_ms()
-            kick = Ban(kind="client", value=client_id, at_ms=now_ms, until_ms=now_ms)
+            kick = Ban(kind="client", value=client_id, at_ms=clock.wall_ms(), until_ms=KICK_MS)
             return await self._answer(kick, {"kicked": count, "everywhere": True})
         if count:
             logger.info("kicked client %s by %s", client_id, request.remote)

@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.authenticators.reading import whole_body
 from gateway.authenticators.rights import rights_of, roles_of
 from gateway.authenticators.settings import HttpAuthConfig
 from protocols import clock
@@ -43,16 +44,17 @@ class HttpAuthenticator:
         found = self._cache.get(key)
         if found is not None and found[0] > now and not _is_over(found[1]):
             return found[1]
-        asking = self._asking.get(key)
-        if asking is not None:
-            return await asyncio.shield(asking)
+        while (asking := self._asking.get(key)) is not None:
+            await asyncio.wait([asking])
+            if not asking.cancelled():
+                return asking.result()
         asking = self._asking[key] = asyncio.get_running_loop().create_future()
-        identity: Identity | None = None
         try:
             identity = await self._ask(question, credentials)
+            asking.set_result(identity)
         finally:
             del self._asking[key]
-            asking.set_result(identity)
+            asking.cancel()  # who asked has gone without an answer: another one asks
         keep_ms = self._config.cache if identity is not None else self._config.cache_denied
         if keep_ms:
             self._cache[key] = (now + keep_ms / 1000, identity)
@@ -83,7 +85,7 @@ class HttpAuthenticator:
                     if answer.status != 200:
                         _complain(answer.status)
                         return None
-                    data = await answer.content.read(ANSWER_BYTES_MAX)
+                    data = await whole_body(answer, ANSWER_BYTES_MAX)
             return _identity(json.loads(data), credentials)
         except (aiohttp.ClientError, TimeoutError, ValueError, TypeError) as error:
             logger.error("authentication service: %r: refused", error)

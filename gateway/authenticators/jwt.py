@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.authenticators.reading import whole_body
 from gateway.authenticators.rights import rights_of, roles_of
 from gateway.authenticators.settings import JwtConfig
 from protocols import clock
@@ -119,12 +120,28 @@ class JwtAuthenticator:
             raise ConfigError(["authenticators: jwt: the secret is empty"])
 
     def _key_set(self, data: bytes) -> dict[str, Any]:
-        """Key id to key; keys of other uses are left out. Raises ValueError."""
+        """
+        Key id to key. Raises ValueError.
+
+        Keys of other uses are left out, and so are those of kinds we do not know, which must not
+        spoil the others (RFC 7517, 5). A key that names no algorithm serves all of its kind.
+        """
+        read = json.loads(data)
+        items = read.get("keys") if isinstance(read, dict) else None
+        if not isinstance(items, list):
+            raise ValueError("a key set has a list 'keys'")
         found: dict[str, Any] = {}
-        for item in json.loads(data)["keys"]:
-            if item.get("use", "sig") != "sig" or (item["kty"] == "oct" and self._is_asymmetric):
+        for item in items:
+            if not isinstance(item, dict) or item.get("use", "sig") != "sig":
                 continue
-            found[str(item.get("kid", ""))] = self._jwt.PyJWK(item)
+            if item.get("kty") == "oct" and self._is_asymmetric:
+                continue
+            try:
+                key = self._jwt.PyJWK(item)
+            except self._jwt.PyJWTError as error:
+                logger.warning("key '%s' of a key set left out: %s", item.get("kid"), error)
+                continue
+            found[str(item.get("kid", ""))] = key if "alg" in item else key.key
         return found
 
     @property
@@ -136,14 +153,18 @@ class JwtAuthenticator:
         config = self._config
         if config.jwks_url:
             age_s = clock.monotonic() - self._fetched_at
-            is_unknown = kid not in self._keys and len(self._keys) != 1
+            is_unknown = self._known_key(kid) is None
             if age_s > config.refresh / 1000 or (is_unknown and age_s > REFETCH_S):
                 await self._fetch()
+        key = self._known_key(kid)
+        if key is None:
+            raise self._jwt.InvalidKeyError(f"no key '{kid}'")
+        return key
+
+    def _known_key(self, kid: str) -> Any:
         key = self._keys.get(kid)
         if key is None and len(self._keys) == 1 and (not kid or "" in self._keys):
             key = next(iter(self._keys.values()))
-        if key is None:
-            raise self._jwt.InvalidKeyError(f"no key '{kid}'")
         return key
 
     async def _fetch(self) -> None:
@@ -161,12 +182,10 @@ class JwtAuthenticator:
                     session.get(self._config.jwks_url) as answer,
                 ):
                     answer.raise_for_status()
-                    data = await answer.content.read(KEY_SET_BYTES_MAX)
+                    data = await whole_body(answer, KEY_SET_BYTES_MAX)
                 self._keys = self._key_set(data)
-            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 logger.error("key set %s not fetched: %r", self._config.jwks_url, error)
-            except self._jwt.PyJWTError as error:
-                logger.error("key set %s: %s", self._config.jwks_url, error)
             finally:
                 self._fetched_at = clock.monotonic()
 

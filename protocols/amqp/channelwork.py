@@ -15,9 +15,9 @@ from protocols import clock
 from protocols.amqp import consuming, declaring, publishing, replies
 from protocols.amqp.channel import Confirms, Mode, Outcome, Unacked, Unsettled
 from protocols.amqp.codec import Ack, Call, Oversize, Publish
-from protocols.amqp.connection import ChannelEnded
 from protocols.amqp.consumer import Consumer
 from protocols.amqp.consuming import Later
+from protocols.amqp.events import ChannelEnded
 from protocols.amqp.methods import (
     BasicAck,
     BasicCancel,

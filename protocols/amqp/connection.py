@@ -8,10 +8,19 @@ behaviour where the text is silent as RabbitMQ 3.10.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.amqp import codec, replies
-from protocols.amqp.codec import Ack, Call, FrameReader, Heartbeat, Item, Oversize, Publish
+from protocols.amqp.codec import Call, FrameReader, Heartbeat, Item
+from protocols.amqp.events import (
+    ChannelEnded,
+    ChannelOpened,
+    Ended,
+    Event,
+    LoginRequested,
+    OpenRequested,
+    SecretRenewed,
+)
 from protocols.amqp.fields import Table, is_true
 from protocols.amqp.login import EXTERNAL, LOGINS, MECHANISMS, SERVER_PROPERTIES
 from protocols.amqp.method_codec import encode_method
@@ -93,51 +102,6 @@ ALLOWED: Final[dict[State, tuple[type[Method], ...]]] = {
     State.CLOSED: (),
 }
 """Methods of class connection, by state (AMQP 0-9-1 section 2.2.4)."""
-
-
-class LoginRequested(NamedTuple):
-    """Answer with ``accept_login`` or ``refuse_login``."""
-
-    user: str
-    password: bytes
-    client_properties: Table
-    is_external: bool = False
-    """Neither name nor password was said: the certificate says who it is."""
-
-
-class OpenRequested(NamedTuple):
-    """Answer with ``accept_open`` or ``close``."""
-
-    virtual_host: str
-
-
-class ChannelOpened(NamedTuple):
-    channel: int
-
-
-class ChannelEnded(NamedTuple):
-    """The client closed it: give back what it holds, then call ``end_channel``."""
-
-    channel: int
-
-
-class Ended(NamedTuple):
-    """No more events will come; *reason* is for the log, empty when all went well."""
-
-    reason: str
-
-
-Event = (
-    LoginRequested
-    | OpenRequested
-    | ChannelOpened
-    | ChannelEnded
-    | Ended
-    | Publish
-    | Ack
-    | Call
-    | Oversize
-)
 
 
 class AmqpConnection:
@@ -246,6 +210,11 @@ class AmqpConnection:
         if self.has_capability("authentication_failure_close"):
             return self.close(fault, now=now)
         return self._end("login refused")
+
+    def accept_secret(self) -> None:
+        """The new secret is right."""
+        if self.state is State.RUNNING:
+            self.send(0, ConnectionUpdateSecretOk())
 
     def accept_open(self, *, now: float) -> list[Event]:
         """The virtual host exists and may be used. Returns what the client had sent ahead."""
@@ -459,8 +428,8 @@ class AmqpConnection:
         return [OpenRequested(method.virtual_host)]
 
     def _update_secret(self, method: Method, now: float) -> list[Event]:
-        self.send(0, ConnectionUpdateSecretOk())
-        return []
+        assert isinstance(method, ConnectionUpdateSecret)
+        return [SecretRenewed(method.new_secret)]
 
     def _close(self, method: Method, now: float) -> list[Event]:
         """The client closes: it is answered when what the connection held is given back."""

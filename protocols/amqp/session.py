@@ -15,16 +15,17 @@ from protocols.amqp.addresses import AMQ_TOPIC, filters_of
 from protocols.amqp.channel import Outcome
 from protocols.amqp.channelwork import ChannelWork, Work
 from protocols.amqp.codec import Ack, Call, Oversize, Publish
-from protocols.amqp.connection import (
-    AmqpConnection,
+from protocols.amqp.connection import AmqpConnection
+from protocols.amqp.consumer import Consumer
+from protocols.amqp.events import (
     ChannelEnded,
     ChannelOpened,
     Ended,
     Event,
     LoginRequested,
     OpenRequested,
+    SecretRenewed,
 )
-from protocols.amqp.consumer import Consumer
 from protocols.amqp.fields import text_of
 from protocols.amqp.publishing import Publisher
 from protocols.amqp.replies import AmqpFault
@@ -46,6 +47,9 @@ WAITING_MAX: Final = 4096
 
 THROTTLE_PAUSE_S: Final = 0.2
 """How long a throttled publisher is not read."""
+
+CREDENTIALS_S_MAX: Final = 3600.0
+"""Of one timer; credentials that last longer are looked at again."""
 
 UNAUTHENTICATED: Final = Identity(name="", is_anonymous=True)
 
@@ -87,6 +91,8 @@ class Session:
 
         self._identity = UNAUTHENTICATED
         self._forget: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self._expiring: asyncio.TimerHandle | None = None
         self._is_over = False
         self._pauses: set[str] = set()
         self._waiting_count = 0
@@ -126,6 +132,8 @@ class Session:
             self.start(self._log_in(event), "login")
         elif isinstance(event, OpenRequested):
             self._open(event.virtual_host)
+        elif isinstance(event, SecretRenewed):
+            self.start(self._renew(event.secret), "secret")
         elif isinstance(event, Ended):
             if event.reason:
                 logger.info("client %s: %s", self.driver.peer, event.reason)
@@ -136,17 +144,8 @@ class Session:
         shown = client_certificate(self.driver).identity(tls.identity if tls else "cn")
         identity = None
         if shown or not event.is_external:
-            identity = await self.services.authenticator.authenticate(
-                Credentials(
-                    protocol="amqp",
-                    listener=self.server.name,
-                    user=event.user,
-                    password=event.password,
-                    certificate_name=shown if event.is_external else "",
-                    client_id=text_of(event.client_properties, "connection_name"),
-                    peer=self.driver.peer,
-                    has_credentials=not event.is_external,
-                )
+            identity = await self._identify(
+                event.user, event.password, shown if event.is_external else ""
             )
         now = clock.monotonic()
         if identity is None:
@@ -157,6 +156,44 @@ class Session:
             events = self.connection.accept_login(now=now)
         self._handle(self.driver, events)
         self.driver.flush_soon()
+
+    async def _identify(self, user: str, secret: bytes, certificate_name: str) -> Identity | None:
+        return await self.services.authenticator.authenticate(
+            Credentials(
+                protocol="amqp",
+                listener=self.server.name,
+                user=user,
+                password=secret,
+                certificate_name=certificate_name,
+                client_id=text_of(self.connection.client_properties, "connection_name"),
+                peer=self.driver.peer,
+                has_credentials=not certificate_name,
+            )
+        )
+
+    async def _renew(self, secret: bytes) -> None:
+        """A new token in the place of one that will expire; it has to be the same identity's."""
+        identity = await self._identify(self.user, secret, "")
+        if identity is None or identity.name != self._identity.name:
+            text = "New secret was refused by one of the backends"
+            self.close(AmqpFault(replies.NOT_ALLOWED, text, method=0x000A0046))
+            return
+        self._end_with(identity.expires_at_ms)
+        self.connection.accept_secret()
+        self.driver.flush_soon()
+
+    def _end_with(self, expires_at_ms: int) -> None:
+        """Close when the credentials end; 0: they do not."""
+        if self._expiring is not None:
+            self._expiring.cancel()
+        if not expires_at_ms or self._is_over:
+            return
+        left_s = (expires_at_ms - clock.wall_ms()) / 1000
+        if left_s <= 0:
+            self.close(AmqpFault(replies.CONNECTION_FORCED, "credential expired"))
+            return
+        delay_s = min(left_s, CREDENTIALS_S_MAX)
+        self._expiring = self._loop.call_later(delay_s, self._end_with, expires_at_ms)
 
     def _open(self, vhost: str) -> None:
         now = clock.monotonic()
@@ -188,8 +225,10 @@ class Session:
             self._identity.name,
             self.driver.peer,
             clock.wall_ms(),
+            self.call.tenant,
         )
         self._forget = self.services.clients.joined(info, self._kick, self._move)
+        self._end_with(self._identity.expires_at_ms)
         self._handle(self.driver, self.connection.accept_open(now=now))
 
     def _kick(self) -> None:
@@ -230,6 +269,7 @@ class Session:
             return
         self._is_over = True
         self._forget()
+        self._end_with(0)
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
@@ -290,7 +330,7 @@ class Session:
         self.server.meters.refused.inc()
         if worst == Code.TOO_MANY_REQUESTS and "throttled" not in self._pauses:
             self._pause("throttled")
-            asyncio.get_running_loop().call_later(THROTTLE_PAUSE_S, self._unpause, "throttled")
+            self._loop.call_later(THROTTLE_PAUSE_S, self._unpause, "throttled")
 
     def _pause(self, why: str) -> None:
         if not self._pauses:

@@ -126,6 +126,7 @@ class _Refusals:
             call.identity.name,
             call.peer,
             clock.wall_ms(),
+            call.tenant,
         )
         return self._services.clients.joined(info, door.close, door.leave)
 

@@ -283,6 +283,7 @@ class MessagingService:
             call.identity.name,
             call.peer,
             clock.wall_ms(),
+            call.tenant,
         )
 
     async def _settings(self, client: Client, settings: v2.Settings) -> pb.TelemetryCommand:

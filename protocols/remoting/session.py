@@ -206,6 +206,7 @@ class Session:
                 identity.name,
                 self.peer.address,
                 clock.wall_ms(),
+                call.tenant,
             )
             self._leave = self.host.services.clients.joined(info, self.peer.close, self._move)
         if len(self._calls) >= CALLS_MAX:

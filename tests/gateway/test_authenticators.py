@@ -192,6 +192,50 @@ async def test_a_key_set_at_an_identity_provider() -> None:
         assert len(asked) == 2
 
 
+async def test_a_single_key_is_rotated() -> None:
+    """An unknown key id fetches the set again, also where one key was all there was."""
+    old, new = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    keys = key_set(old=old)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(keys)
+
+    async with web_service(answer) as url:
+        by_url = JwtAuthenticator(JwtConfig(type="jwt", jwks_url=url))
+        assert await by_url.authenticate(shown(token(old, "ES256", "old"))) is not None
+        keys = key_set(new=new)
+        assert await by_url.authenticate(shown(token(new, "ES256", "new"))) is None  # too soon
+        by_url._fetched_at -= 11
+        assert await by_url.authenticate(shown(token(new, "ES256", "new"))) is not None
+        assert await by_url.authenticate(shown(token(old, "ES256", "old"))) is None
+
+
+async def test_a_key_set_in_pieces_with_strange_keys() -> None:
+    """However it arrives; kinds of keys that nobody knows spoil no others; too much is refused."""
+    key = rsa.generate_private_key(65537, 2048)
+    strange = [{"kty": "LTC", "kid": "x"}, {"kty": "EC", "crv": "P-9", "kid": "y"}, "z"]
+    data = json.dumps({"keys": [*strange, *key_set(one=key)["keys"]], "pad": "x" * 300_000})
+    padding = b""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for start in range(0, len(data), 50_000):
+            await response.write(data[start : start + 50_000].encode())
+            await asyncio.sleep(0)
+        await response.write(padding)
+        return response
+
+    async with web_service(answer) as url:
+        by_url = JwtAuthenticator(JwtConfig(type="jwt", jwks_url=url))
+        for algorithm in ("RS256", "RS512", "PS384"):
+            assert await by_url.authenticate(shown(token(key, algorithm, "one"))) is not None
+        assert await by_url.authenticate(shown(token(SECRET, "HS256", "one"))) is None
+        padding = b" " * (1 << 20)
+        wary = JwtAuthenticator(JwtConfig(type="jwt", jwks_url=url))
+        assert await wary.authenticate(shown(token(key, "RS256", "one"))) is None
+
+
 def test_one_source_of_keys() -> None:
     with pytest.raises(ValueError, match="one of secret"):
         JwtConfig(type="jwt")
@@ -230,6 +274,27 @@ async def test_the_service_is_asked_once_for_the_same_credentials() -> None:
         for _ in range(3):
             assert await by_http.authenticate(shown("wrong", "dev-7")) is None
         assert len(asked) == 2  # a no is believed for a moment too
+        await by_http.close()
+
+
+async def test_who_asks_and_goes_leaves_the_question_to_others() -> None:
+    """A connection that ends while the service is asked refuses nobody else."""
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        is_asked.set()
+        await may_answer.wait()
+        return web.Response(status=204)
+
+    async with web_service(answer) as url:
+        by_http = HttpAuthenticator(HttpAuthConfig(type="http", url=url, timeout="60s"))
+        first, second = (
+            asyncio.create_task(by_http.authenticate(shown("right", "dev-7"))) for _ in range(2)
+        )
+        await is_asked.wait()
+        first.cancel()
+        may_answer.set()
+        assert await second == Identity(name="dev-7")
         await by_http.close()
 
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from gateway.bans import PREFIX, Ban, Bans
+from gateway.bans import KICK_MS, PREFIX, Ban, Bans
 from gateway.clients import ClientTable
 from gateway.config import FlappingConfig, LimitsConfig
 from gateway.flapping import CLIENTS_MAX, Flapping
@@ -56,6 +56,29 @@ async def test_a_ban_closes_connections_and_holds_everywhere(
     assert await sites[1].bans.remove(kind, value)
     assert not await sites[1].bans.remove(kind, value)
     assert sites[0].bans.find(peer="192.0.2.1:7", client_id="c1", user="ann") is None
+
+
+async def test_a_kick_lifts_no_ban(sites: tuple[Site, Site]) -> None:
+    """It closes once, keeps nobody out by whatever clock, and leaves a ban as it is."""
+    here, there = sites
+    there.connect("c1")
+    await here.bans.add(Ban(kind="client", value="c1", until_ms=KICK_MS))
+    assert there.kicked == ["c1"]
+    assert there.bans.find(peer="192.0.2.1:7", client_id="c1") is None
+    await here.bans.add(Ban(kind="client", value="c1"))
+    await here.bans.add(Ban(kind="client", value="c1", until_ms=KICK_MS))
+    assert there.bans.find(peer="192.0.2.1:7", client_id="c1") is not None
+
+
+async def test_an_address_by_another_kind_of_socket(sites: tuple[Site, Site]) -> None:
+    """An IPv4 address is the same one through an IPv6 socket; zones say nothing."""
+    here = sites[0]
+    await here.bans.add(Ban(kind="ip", value="192.0.2.0/24"))
+    await here.bans.add(Ban(kind="ip", value="fe80::1", tenant="acme"))
+    assert here.bans.find(peer="[::ffff:192.0.2.9]:5") is not None
+    assert here.bans.find(peer="fe80::1%eth0:5") is not None
+    assert here.bans.find(peer="/run/mqtt.sock#1") is None
+    assert await here.bans.remove("ip", "fe80::1", "acme")
 
 
 async def test_a_ban_ends_by_itself(sites: tuple[Site, Site]) -> None:

@@ -11,13 +11,15 @@ from protocols.amqp.connection import (
     CLOSE_S_MAX,
     HOLDS,
     AmqpConnection,
+    State,
+)
+from protocols.amqp.events import (
     ChannelEnded,
     ChannelOpened,
     Ended,
     Event,
     LoginRequested,
     OpenRequested,
-    State,
 )
 from protocols.amqp.fields import encode_table, table_of
 from protocols.amqp.replies import AmqpFault
