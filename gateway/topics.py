@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.clusters.client import ClusterClient, RunningLink
+from gateway.clusters.link import TIDEGATE
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.standard import ask_topic
 from gateway.decisions import Decider
@@ -18,6 +19,7 @@ from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import GroupPolicy, TopicInfo
 from protocols.remoting.bodies import TopicConfig, decode_body
 from protocols.remoting.codes import ResponseCode
+from protocols.remoting.inner_batches import takes_batches
 
 logger = logging.getLogger("tidegate.topics")
 
@@ -27,6 +29,11 @@ TYPE_S: Final = 5.0
 
 TYPES_MAX: Final = 20_000
 
+TopicType = tuple[str, bool]
+"""(attribute ``message.type``, whether it keeps batches together)."""
+
+UNTYPED: Final[TopicType] = ("", False)
+
 
 class GatewayTopics:
     """Implements ``protocols.pipeline.Topics``."""
@@ -35,21 +42,21 @@ class GatewayTopics:
         self._clusters = clusters
         self._decider: Decider = pipeline.decider
         self._groups = GroupPolicies()
-        self._types: dict[tuple[str, str], tuple[str, float]] = {}
-        """(cluster, topic) → its message type, and until when that holds."""
+        self._types: dict[tuple[str, str], tuple[TopicType, float]] = {}
+        """(cluster, topic) → its type, and until when that holds."""
 
     async def find(self, topic: str, *, with_type: bool = True) -> TopicInfo | None:
         for cluster in self._homes(topic):
             route = await cluster.routes.load(topic)
             if route is not None:
-                kind = await self._type_of(cluster, route) if with_type else ""
+                kind = await self._type_of(cluster, route) if with_type else UNTYPED
                 return _info(cluster, route, kind)
         return None
 
-    async def _type_of(self, cluster: ClusterClient, route: TopicRoute) -> str:
-        """Attribute ``message.type``, as a store has it; the last known if none can be asked."""
+    async def _type_of(self, cluster: ClusterClient, route: TopicRoute) -> TopicType:
+        """As a store has it; the last known if none can be asked."""
         key, now = (cluster.name, route.topic), clock.monotonic()
-        known, until = self._types.get(key, ("", 0.0))
+        known, until = self._types.get(key, (UNTYPED, 0.0))
         if now < until:
             return known
         brokers = {broker for broker, *_ in route.queues}
@@ -59,7 +66,9 @@ class GatewayTopics:
             try:
                 answer = await link.ask(ask_topic(route.topic))
                 if answer.code == ResponseCode.SUCCESS:
-                    known = decode_body(TopicConfig, answer.body).attributes.get(MESSAGE_TYPE, "")
+                    attributes = decode_body(TopicConfig, answer.body).attributes
+                    is_batch = link.capabilities is TIDEGATE and takes_batches(attributes)
+                    known = (attributes.get(MESSAGE_TYPE, ""), is_batch)
                     break
             except GatewayError as error:
                 logger.info("type of topic %s: %s", route.topic, error)
@@ -72,7 +81,7 @@ class GatewayTopics:
         if is_system_topic(topic) and not topic.startswith("%"):
             raise Refused(Code.ILLEGAL_TOPIC, topic, "this topic belongs to the brokers")
         cluster = self._homes(topic)[0]
-        return _info(cluster, await cluster.create_topic(topic, queue_count), "")
+        return _info(cluster, await cluster.create_topic(topic, queue_count), UNTYPED)
 
     def names(self) -> list[str]:
         return sorted(
@@ -123,10 +132,10 @@ class GatewayTopics:
         raise Refused(Code.NOT_FOUND, broker, "no such store")
 
 
-def _info(cluster: ClusterClient, route: TopicRoute, message_type: str) -> TopicInfo:
+def _info(cluster: ClusterClient, route: TopicRoute, kind: TopicType) -> TopicInfo:
     queues = tuple(
         (broker, queue_id, perm)
         for broker, readable, writable, perm in route.queues
         for queue_id in range(max(readable, writable))
     )
-    return TopicInfo(route.topic, cluster.name, queues, message_type)
+    return TopicInfo(route.topic, cluster.name, queues, *kind)

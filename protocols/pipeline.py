@@ -541,6 +541,9 @@ class TopicInfo(NamedTuple):
     message_type: str = ""
     """Attribute ``message.type``: NORMAL, FIFO, DELAY, TRANSACTION, MIXED; empty: unset."""
 
+    keeps_batches: bool = False
+    """Attribute ``queue.type`` is BatchCQ, at a store of ours: a batch has an id of its own."""
+
 
 class GroupPolicy(NamedTuple):
     """How a consumer group is configured at its brokers."""
@@ -566,7 +569,7 @@ class Topics(Protocol):
         """
         None: no such topic in the cluster that the routes name for it.
 
-        Without *with_type* its message type is left out: a store need not be asked for it.
+        Without *with_type* its attributes are left out: a store need not be asked for them.
         """
         ...
 

@@ -16,6 +16,7 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field
+from protocols.remoting.inner_batches import unpacked
 from protocols.remoting.private import IF_ABSENT
 from protocols.remoting.records import decode_records
 
@@ -131,7 +132,7 @@ async def pull(
         raise refusal_of(answer, topic)
     messages: list[StoredMessage] = []
     if answer.code == ResponseCode.SUCCESS:
-        messages = decode_records(answer.body, cluster=cluster, broker=broker)
+        messages = unpacked(decode_records(answer.body, cluster=cluster, broker=broker), offset)
     smallest = int_field(answer.fields, "minOffset", 0)
     return messages, smallest, int_field(answer.fields, "maxOffset", smallest)
 

@@ -9,6 +9,7 @@ from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import Services, TopicInfo
+from protocols.remoting.batching import BatchTopics
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.mapping import is_retry_topic, qualified
@@ -41,6 +42,7 @@ class Front:
         self.services = services
         self.tasks = Tasks(f"remoting/{listener}")
         self.members = Members(services.directory, self._group_changed)
+        self.batch_topics = BatchTopics()
         self.sessions: dict[Peer, Session] = {}
         self._made: set[str] = set()
         self._missing: dict[str, float] = {}
@@ -88,6 +90,9 @@ class Front:
             for other in self.sessions.values()
             if group in other.consumers
         )
+
+    def may_keep_batches(self, call: Call, topic: str) -> bool:
+        return self.batch_topics.may_keep(qualified(call.tenant, topic))
 
     # ── topics ──────────────────────────────────────────────────────────────────────────
 

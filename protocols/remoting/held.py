@@ -39,8 +39,11 @@ def held_fields(
 ) -> dict[str, str]:
     """What the answer of a send says more, if nobody sees the message yet."""
     if result.queue_offset >= 0:
-        return {}
-    fields = {"queueOffset": str(result.log_position)}
+        if message.deliver_at_ms <= now_ms or message.producer_group:
+            return {}
+        fields = {}  # held in a queue of an Apache broker's own
+    else:
+        fields = {"queueOffset": str(result.log_position)}
     if message.producer_group:
         places = session.halves
         if len(places) >= HALVES_MAX:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocols.canonical import Delivery, ReceiptHandle
+from protocols.remoting.inner_batches import last_offset
 from protocols.remoting.records import (
     OFFSETS,
     QUEUE_ID_AT,
@@ -131,6 +132,7 @@ class Holdings:
         return records
 
     def _hold(self, queue: Queue, delivery: Delivery, offset: int) -> None:
+        offset += last_offset(delivery.message) - delivery.message.queue_offset
         held = Held(delivery, offset)
         self._queues.setdefault(queue, deque()).append(held)
         self._by_position[queue.broker, held.position] = held

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from protocols.canonical import Call
 from protocols.pipeline import Services, TopicInfo
+from protocols.remoting.batching import BatchTopics
 from protocols.remoting.members import Members
 from protocols.remoting.settings import RemotingSettings
 from protocols.tasks import Tasks
@@ -21,6 +22,7 @@ class Host(Protocol):
     services: Services
     tasks: Tasks
     members: Members
+    batch_topics: BatchTopics
 
     def clients(self) -> "Iterable[Session]":
         """All connections."""
@@ -28,6 +30,10 @@ class Host(Protocol):
 
     def is_elsewhere(self, session: "Session", group: str) -> bool:
         """The same client consumes for *group* over another connection to this gateway."""
+        ...
+
+    def may_keep_batches(self, call: Call, topic: str) -> bool:
+        """As far as is known: see ``batching``."""
         ...
 
     async def topic(self, call: Call, name: str) -> TopicInfo | None:

@@ -37,7 +37,7 @@ from protocols.remoting.mapping import (
     retry_route,
     route_of,
 )
-from protocols.remoting.records import encode_host, offset_message_id
+from protocols.remoting.records import decode_record, encode_host, offset_message_id
 from protocols.remoting.replying import REPLY_SUFFIX
 from protocols.remoting.requesting import reply
 
@@ -219,12 +219,25 @@ async def _bury(session: "Session", call: Call, consumer: Consumer, held: Held) 
         1,
         0,
     )
-    if messages:
-        await _store_dead(session, call, consumer.group, messages[0])
+    source = messages[0] if messages else None
+    if source is not None and source.log_position != held.position:
+        source = await _copy_at(session, call, topic, held)
+    if source is not None:
+        await _store_dead(session, call, consumer.group, source, topic)
     await consumer.settle(held)
 
 
-async def _store_dead(session: "Session", call: Call, group: str, source: StoredMessage) -> None:
+async def _copy_at(session: "Session", call: Call, topic: str, held: Held) -> StoredMessage | None:
+    """What an Apache broker gave again lies in a topic for that: by its place in the log."""
+    fields = {"offset": str(held.position)}
+    name, code = qualified(call.tenant, topic), RequestCode.VIEW_MESSAGE_BY_ID
+    answer = await session.host.services.brokers.ask(name, held.handle.broker, code, fields)
+    return decode_record(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+async def _store_dead(
+    session: "Session", call: Call, group: str, source: StoredMessage, topic: str
+) -> None:
     """As it was, with where it comes from."""
     origin = offset_message_id(encode_host(session.address), source.log_position)
     message = Message(
@@ -236,7 +249,7 @@ async def _store_dead(session: "Session", call: Call, group: str, source: Stored
         sys_flag=source.sys_flag,
         flag=source.flag,
     )
-    await bury_message(session, call, group, message, source.topic, origin)
+    await bury_message(session, call, group, message, qualified(call.tenant, topic), origin)
 
 
 async def bury_message(

@@ -18,7 +18,7 @@ from protocols import clock
 from protocols.canonical import Call, Head, Identity, Message, SendResults
 from protocols.errors import Code, GatewayError, PeerError, Refused
 from protocols.pipeline import ClientInfo, Credentials
-from protocols.remoting import requests
+from protocols.remoting import batching, requests
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import Consumer
@@ -102,6 +102,7 @@ class Session:
         self._heads = Heads()
         self._calls: dict[str, Call] = {}
         self._waiting_count = 0
+        self._batch_count = 0  # whose topic is being looked at; others stay behind them
         self._backlog: list[RemotingCommand] = []
         self._is_draining = False
         self._is_moving = False
@@ -313,10 +314,32 @@ class Session:
         if REPLY_TO in header.properties:
             self.host.tasks.start(self._ask(command, call, messages[0]), name="request")
             return
+        if header.is_batch and (
+            self._batch_count or self.host.may_keep_batches(call, header.topic)
+        ):
+            self._batch_count += 1
+            self.host.tasks.start(self._post_batch(command, call, header, messages), name="batch")
+            return
         self._post(command, call, messages, is_first=True)
 
+    async def _post_batch(
+        self, command: RemotingCommand, call: Call, header: SendHeader, messages: list[Message]
+    ) -> None:
+        """A batch to a topic that keeps batches together, or of which that is not known yet."""
+        batch_id = await batching.batch_id(self.host, call, header)
+        self._batch_count -= 1
+        if batch_id:
+            messages = batching.marked(messages, batch_id)
+        self._post(command, call, messages, is_first=True, batch_id=batch_id)
+
     def _post(
-        self, command: RemotingCommand, call: Call, messages: list[Message], *, is_first: bool
+        self,
+        command: RemotingCommand,
+        call: Call,
+        messages: list[Message],
+        *,
+        is_first: bool,
+        batch_id: str = "",
     ) -> None:
         settings = self.host.settings
 
@@ -325,6 +348,8 @@ class Session:
                 found = [results[index] for index in range(len(results))]
                 fields = send_answer_fields(found, self.address, is_traced=settings.trace)
                 fields |= held_fields(self, call, messages[0], found[0], clock.wall_ms())
+                if batch_id:
+                    batching.as_one(fields, batch_id)
                 self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
                 return
             failed = next(
@@ -333,6 +358,7 @@ class Session:
                 if result.code != Code.OK
             )
             if failed.code == Code.TOPIC_NOT_FOUND and is_first:
+                self.host.batch_topics.forget(qualified(call.tenant, messages[0].head.topic))
                 self.host.tasks.start(self._make_topic(command, call, messages), name="topic")
                 return
             self._refuse(command, Refused(failed.code, messages[0].head.topic, failed.hint))

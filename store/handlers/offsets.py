@@ -7,10 +7,12 @@ from protocols.errors import Code, Refused
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field, text_field
+from protocols.remoting.inner_batches import MARK
 from protocols.remoting.records import decode_record
 from store.handlers.checks import I64_MAX
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.inner_batches import whole
 from store.handlers.subscription_groups import is_retry_topic
 
 I32_MAX = 0x7FFFFFFF
@@ -107,17 +109,17 @@ def _queue(context: Context, request: RemotingCommand) -> tuple[str, int]:
 def view_message(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    """One message by its log position (33)."""
+    """One message by its log position (33); an inner batch as a whole."""
     position = int_field(request.fields, "offset")
     try:
         record = context.engine.message_at(position)
-        decode_record(record)
+        message = decode_record(record)
     except Refused as error:
         return request.answer(
             ResponseCode.SYSTEM_ERROR,
             remark=f"can not find message by the offset, {position}: {error.hint}",
         )
-    return request.answer(body=record)
+    return request.answer(body=whole(context, message) if MARK in message.properties else record)
 
 
 def all_offsets(

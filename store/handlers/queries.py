@@ -10,11 +10,13 @@ from protocols.remoting import bodies
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import bool_field, int_field, text_field
+from protocols.remoting.inner_batches import MARK, batch_of
 from protocols.remoting.records import decode_record
 from store.handlers.clients import subscription_body
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.filters import parse_filter
+from store.handlers.inner_batches import whole
 from store.log.messages import tag_hash_of
 
 QUERY_COUNT_MAX: Final = 64
@@ -48,6 +50,7 @@ def query_message(
     end_ms = int_field(fields, "endTimestamp")
     is_unique = bool_field(fields, "_UNIQUE_KEY_QUERY")
     found: dict[int, tuple[StoredMessage, bytes]] = {}
+    batch: list[tuple[StoredMessage, bytes]] = []
 
     def take(hits: list[int]) -> bool:
         for hit in hits:
@@ -57,27 +60,31 @@ def query_message(
             message = _readable(context, position)
             if message is None or message.topic != topic:
                 continue
-            if begin_ms <= message.store_ms <= end_ms and has_key(
-                message, key, is_unique=is_unique
-            ):
+            if not begin_ms <= message.store_ms <= end_ms:
+                continue
+            if has_key(message, key, is_unique=is_unique):
                 found[position] = (message, message.record)
+            elif not batch and batch_of(message)[0] == key:
+                batch.append((message, whole(context, message)))
         return len(found) >= count
 
     def finish() -> None:
-        connection.answer(request, _query_answer(request, list(found.values())[:count], key))
+        records = [*found.values(), *batch][:count]
+        connection.answer(request, _query_answer(request, records, key))
 
     context.searches.start(context.engine.search(needles(key), begin_ms, end_ms), take, finish)
     return None
 
 
 def needles(key: str) -> list[bytes]:
-    """What a record with the key contains: it is the unique key, the first or a later word."""
+    """What a record with the key has: as unique key, first or later word, or id of its batch."""
     word = key.encode("utf-8", "replace")
     return [
         b"UNIQ_KEY\x01" + word + b"\x02",
         b"KEYS\x01" + word,
         b" " + word + b" ",
         b" " + word + b"\x02",
+        MARK.encode() + b"\x01" + word + b" ",
     ]
 
 

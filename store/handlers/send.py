@@ -36,6 +36,7 @@ from protocols.remoting.records import (
 )
 from protocols.remoting.sending import order_hash
 from store.answers import AppendRecord, AppendResult, TopicConfig
+from store.handlers import inner_batches
 from store.handlers.answers import response_code
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
@@ -104,11 +105,16 @@ def send(
     else:
         drafts = [(request.body, header.flag, header.properties.encode())]
     learn_lane(context, header, config)
+    batch_id = ""
     if config.attributes:
         header = _typed(context, config, header, drafts)
+        if batch_id := inner_batches.batch_id(config, header):
+            drafts = inner_batches.marked(drafts, batch_id)
     topic = _after_attempts(context, header, now)
     records, ids = _records(context, connection, header, topic, drafts, now)
     make = partial(_answer, context, request, header, records, ids)
+    if batch_id:
+        make = partial(inner_batches.answer, make, batch_id)
     context.appends.add(connection, request, records, make, now)
     return None
 

@@ -7,7 +7,8 @@
 
 Each column is a fresh name server and store (or broker), one JVM, and a kill and restart of the
 store in between; ``gateway`` is our gateway's remoting listener in front of them, ``regate`` the
-same with the gateway killed and started again instead of the store. Prints the
+same with the gateway killed and started again instead of the store, ``before`` our gateway in
+front of Apache's broker. Prints the
 table of ``tests/README.md`` and why cases failed.
 """
 
@@ -25,6 +26,18 @@ from tests.support.processes import HURRIED, Daemons
 Report = Callable[[Result], object]
 Choice = tuple[str, ...]
 """``-name`` leaves out what begins so, ``+name`` leaves only what does."""
+
+
+BEFORE = """\
+version: 1
+directory: {{cluster: beside, store: broker-d}}
+clusters:
+  apache: {{namesrv: ["{apache}"], broker_cluster: DefaultCluster}}
+  beside: {{namesrv: ["{beside}"]}}
+routes:
+  - name: default
+    to: [{{cluster: apache}}]
+"""
 
 
 def ours(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
@@ -66,7 +79,31 @@ def apache(version: str, folder: Path, report: Report, choice: Choice = ()) -> l
         )
 
 
-SIDES = {"ours": ours, "gateway": gateway, "regate": regate, "apache": apache}
+def before(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
+    """Our gateway in front of Apache's broker, its directory on a store of ours beside it."""
+    extra = java_cases.APACHE_SETTINGS
+    with (
+        ApacheCluster(folder / "apache", flush="SYNC_FLUSH", extra=extra) as cluster,
+        Daemons(folder) as daemons,
+    ):
+        namesrv = daemons.namesrv()
+        daemons.store(namesrv, "store.cluster=beside", name="broker-d")
+        config = folder / "gateway.yaml"
+        config.write_text(
+            BEFORE.format(apache=cluster.namesrv, beside=namesrv.addresses["namesrv"])
+        )
+        front = daemons.gateway("", arguments=("-c", str(config)))
+        return java_cases.run(
+            version,
+            front.addresses["remoting"],
+            tools=cluster.namesrv,
+            restart=cluster.restart_broker,
+            choice=choice,
+            report=report,
+        )
+
+
+SIDES = {"ours": ours, "gateway": gateway, "regate": regate, "apache": apache, "before": before}
 
 
 def report(result: Result) -> None:

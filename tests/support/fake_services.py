@@ -244,13 +244,14 @@ class FakeTopics:
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self.types: dict[str, str] = {}
+        self.batches: set[str] = set()
         self.groups: dict[str, GroupPolicy] = {}
 
     async def find(self, topic: str, *, with_type: bool = True) -> TopicInfo | None:
         if topic not in self._broker.topics:
             return None
         queues = tuple((BROKER, number, 6) for number in range(QUEUES_PER_TOPIC))
-        return TopicInfo(topic, CLUSTER, queues, self.types.get(topic, ""))
+        return TopicInfo(topic, CLUSTER, queues, self.types.get(topic, ""), topic in self.batches)
 
     async def group(self, group: str, topic: str) -> GroupPolicy | None:
         return self.groups.get(group)

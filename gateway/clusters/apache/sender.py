@@ -110,6 +110,7 @@ class ApacheSender:
             packing_of(message),
         )
         record = decode_record(b"".join(pieces))
+        record.flag = message.flag
         if not copy.is_primary:
             record.topic = requests.LIGHT_TOPIC
             record.queue_id = 0

@@ -160,6 +160,18 @@ final class Popping {
         }
     }
 
+    /** What *count* pops of one message each give, in their order. */
+    static List<String> bodies(Site site, String topic, String group, int count) throws Exception {
+        Popper popper = new Popper(site, topic, group);
+        List<String> bodies = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            MessageExt message = popper.take(-1, 1).get(0);
+            bodies.add(Inbox.body(message));
+            popper.ack(message);
+        }
+        return bodies;
+    }
+
     private static void allQueues(Site site) throws Exception {
         String topic = site.topic("pop.all", 4);
         site.send(topic, "t", Site.bodies("p", 50));

@@ -5,12 +5,14 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.message.MessageRequestMode;
 
 /** Cases that only clients of 5.x can run: pop, recall, inner batches, priorities. */
@@ -19,7 +21,9 @@ final class Special {
         suite.cases.put("recall", Special::recall);
         suite.cases.put("recall.too-late", Special::recallTooLate);
         suite.cases.put("batch.inner", Special::innerBatch);
+        suite.cases.put("batch.inner-at-broker", Special::innerBatchAtBroker);
         suite.cases.put("batch.auto", Special::autoBatch);
+        suite.cases.put("priority", Special::priority);
         suite.cases.put("compress.lz4", site -> compressed(site, CompressionType.LZ4));
         suite.cases.put("compress.zstd", site -> compressed(site, CompressionType.ZSTD));
         suite.cases.put("compact.last-values", Special::compacted);
@@ -64,7 +68,7 @@ final class Special {
         });
     }
 
-    /** One record for the whole batch, consumers get its members. */
+    /** One message to its producer and to tools, its members to consumers. */
     private static void innerBatch(Site site) throws Exception {
         String topic = site.topic("batch.inner", 1, "queue.type=BatchCQ");
         List<Message> messages = new ArrayList<>();
@@ -73,6 +77,12 @@ final class Special {
         }
         SendResult sent = site.producer.send(messages);
         Site.equal(0L, sent.getQueueOffset(), "offset of the first");
+        Site.equal(32, sent.getMsgId().length(), "one id: " + sent.getMsgId());
+        for (String id : List.of(sent.getOffsetMsgId(), sent.getMsgId())) {
+            MessageExt whole = Site.until("found by " + id, () -> site.asker.viewMessage(topic, id));
+            Site.equal(sent.getMsgId(), whole.getMsgId(), "its id");
+            Site.equal("20", whole.getProperty("INNER_NUM"), "members");
+        }
         Inbox inbox = new Inbox();
         site.start(site.push("batch.inner", topic, "*"), inbox);
         List<MessageExt> got = inbox.await(20);
@@ -83,6 +93,37 @@ final class Special {
         SendResult next = site.producer.send(messages.subList(0, 2));
         Site.equal(20L, next.getQueueOffset(), "offset of the next batch");
         inbox.await(22);
+    }
+
+    /** Sent to the broker itself, read where the other clients are. */
+    private static void innerBatchAtBroker(Site site) throws Exception {
+        String topic = site.topic("batch.inner-at", 1, "queue.type=BatchCQ");
+        DefaultMQProducer producer = new DefaultMQProducer(site.name("batch.inner-at"));
+        site.configure(producer);
+        producer.setNamesrvAddr(site.admin.getNamesrvAddr());
+        producer.setInstanceName(site.name("inner-at"));
+        producer.start();
+        List<Message> messages = new ArrayList<>();
+        for (String body : Site.bodies("i", 20)) {
+            messages.add(Site.message(topic, "", body));
+        }
+        producer.send(Site.message(topic, "", "one"));
+        producer.send(messages);
+        producer.send(Site.message(topic, "", "last"));
+        producer.shutdown();
+        List<String> wanted = new ArrayList<>(List.of("one"));
+        wanted.addAll(Site.bodies("i", 20));
+        wanted.add("last");
+        Site.equal(wanted, Site.texts(site.pull(topic, "*", 22)), "pulled");
+        MessageQueue queue = site.queues(topic).get(0);
+        PullResult middle = site.puller.pull(queue, "*", 15, 32);
+        List<String> rest = Site.texts(middle.getMsgFoundList());
+        Site.check(rest.containsAll(wanted.subList(15, 21)), "from its middle on: " + rest);
+        Inbox inbox = new Inbox();
+        site.start(site.push("batch.inner-at", topic, "*"), inbox);
+        inbox.expect(wanted);
+        Site.until("all are done", () -> site.asker.examineConsumeStats(
+            site.name("batch.inner-at"), topic).computeTotalDiff() == 0);
     }
 
     private static void autoBatch(Site site) throws Exception {
@@ -133,6 +174,19 @@ final class Special {
         Inbox inbox = new Inbox();
         site.start(site.push("compact", topic, "*"), inbox);
         inbox.expect(List.of("v27", "v28", "v29"));
+    }
+
+    /** A priority is a queue, and the highest is taken first. */
+    private static void priority(Site site) throws Exception {
+        String topic = site.topic("priority", 4, "message.type=PRIORITY");
+        for (int priority : new int[] {0, 3, 1, 9, 2, 0}) {
+            Message message = Site.message(topic, "", "p" + priority);
+            message.setPriority(priority);
+            int queue = site.send(message).getMessageQueue().getQueueId();
+            Site.equal(Math.min(priority, 3), queue, "queue of priority " + priority);
+        }
+        List<String> got = Popping.bodies(site, topic, "priority", 6);
+        Site.equal(List.of("p3", "p9", "p2", "p1", "p0", "p0"), got, "order");
     }
 
     private static void compressed(Site site, CompressionType type) throws Exception {
