@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 from protocols import clock
@@ -26,7 +25,6 @@ from store.engine import Engine, PrepareSegment, Upkeep
 from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
-from store.handlers.plain import answer_plain
 from store.handlers.presence import Presences
 from store.handlers.searches import Searches
 from store.handlers.streams import Streams
@@ -160,7 +158,6 @@ class Store:
             connections_max=config.limits.connections_max,
         )
         await self._advertise(context, self._listener.address)
-        context.appends.give_plain = partial(answer_plain, context)
         server.use(committer)
         if config.metrics_bind:
             from store.http import http_pages

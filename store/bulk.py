@@ -275,6 +275,16 @@ class Bulk:
         indexes = np.array(set_indexes, np.int64)
         return cls(plans, indexes, np.array(lengths), orders, all_flags, np.array(tags))
 
+    @classmethod
+    def of_rows(
+        cls, size: int, set_indexes: Matrix, tag: int, flags: int, plans: Sequence[Plan]
+    ) -> "Bulk":
+        """Of messages that are all of one size."""
+        count = len(set_indexes)
+        orders, all_flags = np.zeros(count, np.uint64), np.full(count, flags)
+        lengths, tags = np.full(count, size), np.full(count, tag)
+        return cls(plans, set_indexes, lengths, orders, all_flags, tags)
+
     def append(
         self, core: "Core", records: bytearray | memoryview, **frame: int
     ) -> tuple["array[int]", "array[int]"]:

@@ -69,7 +69,7 @@ from store.log.snapshots import SnapshotWork
 from store.log.spares import PrepareSegment, Upkeep
 from store.log.state import pack
 from store.parts import Parts
-from store.plain import PlainRun, PlainSender, RunResult
+from store.plain import PlainRows, PlainRun, PlainSender, RunResult
 from store.policies.handover import Handover
 from store.policies.keeper import Keeper
 from store.policies.levels import subqueues
@@ -288,7 +288,9 @@ class Engine:
         self._core.at(now)
         return self._wait(self._sender.append(records))
 
-    def append_plain(self, runs: Sequence[PlainRun], now: Now) -> Pending[list[RunResult]]:
+    def append_plain(
+        self, runs: Sequence[PlainRun | PlainRows], now: Now
+    ) -> Pending[list[RunResult]]:
         """Store messages of standard codes that need no look inside, all in one block."""
         self._core.at(now)
         return self._wait(self._plain.append(runs))

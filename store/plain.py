@@ -6,6 +6,7 @@ sending runs: neighbours of one message queue, records built, tags hashed.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from protocols.errors import Code, Refused
@@ -52,6 +53,31 @@ class PlainRun(NamedTuple):
     tags: Sequence[int]
 
 
+class PlainRows(NamedTuple):
+    """Runs whose records are all of one size and have one tag."""
+
+    heads: Sequence[PlainHead]
+    counts: Sequence[int]
+    """Messages of each run."""
+
+    records: memoryview
+    """Back to back; the log's from now on."""
+
+    size: int
+    tag: int
+
+    def apart(self) -> "list[PlainRun]":
+        """Run by run."""
+        found: list[PlainRun] = []
+        start = 0
+        for head, count in zip(self.heads, self.counts, strict=True):
+            end = start + count * self.size
+            lengths, tags = [self.size] * count, [self.tag] * count
+            found.append(PlainRun(head, [self.records[start:end]], lengths, tags))
+            start = end
+        return found
+
+
 class RunResult(NamedTuple):
     """What became of a run: all of it stored, or none."""
 
@@ -71,8 +97,50 @@ class PlainSender:
         self._at = (-1, -1)
         """Present versions of topics and queues: plans hold until one of them goes or changes."""
 
-    def append(self, runs: Sequence[PlainRun]) -> list[RunResult]:
+    def append(self, runs: Sequence[PlainRun | PlainRows]) -> list[RunResult]:
         """Store *runs* in one block."""
+        at = (self._topics.version, self._core.queues.version)
+        self._at = self._at if at == self._at else at
+        if len(runs) == 1 and isinstance(runs[0], PlainRows):
+            rows = runs[0]
+            if (found := self._plans_of_all(rows)) is not None:
+                return self._append_rows(rows, *found)
+        apart: list[PlainRun] = []
+        for run in runs:
+            if isinstance(run, PlainRows):
+                apart += run.apart()
+            else:
+                apart.append(run)
+        return self._append_runs(apart)
+
+    def _plans_of_all(self, rows: PlainRows) -> tuple[list[Plan], list[int]] | None:
+        """(plans, which one each run has); None: some are refused, or columns do not pay."""
+        count = len(rows.records) // rows.size
+        if count < MATRIX_ITEMS_MIN or not self._room.has_room_for(len(rows.records)):
+            return None
+        plans: dict[Plan, int] = {}
+        indexes: list[int] = []
+        for head in rows.heads:
+            plan: Plan | RunResult | None = head.plan
+            if plan is None or head.planned_at is not self._at:
+                plan = self._plan(head)
+            if isinstance(plan, RunResult):
+                return None
+            indexes.append(plans.setdefault(plan, len(plans)))
+        return (list(plans), indexes) if count >= len(plans) * RUN_LENGTH_MIN else None
+
+    def _append_rows(
+        self, rows: PlainRows, plans: Sequence[Plan], indexes: Sequence[int]
+    ) -> list[RunResult]:
+        counts = rows.counts
+        bulk = Bulk.of_rows(rows.size, np.repeat(indexes, counts), rows.tag, FLAGS, plans)
+        positions, offsets = bulk.append(self._core, rows.records)
+        return [
+            RunResult(Code.OK, positions[end - count : end], offsets[end - count : end])
+            for count, end in zip(counts, accumulate(counts), strict=True)
+        ]
+
+    def _append_runs(self, runs: Sequence[PlainRun]) -> list[RunResult]:
         plans: dict[Plan, int] = {}
         pieces: list[bytes | memoryview] = []
         lengths: list[int] = []
@@ -80,9 +148,7 @@ class PlainSender:
         tags: list[int] = []
         found: list[RunResult | int] = []
         is_full = not self._room.has_room_for(sum([sum(run.lengths) for run in runs]))
-        at = (self._topics.version, self._core.queues.version)
-        self._at = at = self._at if at == self._at else at
-        full = RunResult(STORE_FULL, hint="the store is full")
+        full, at = RunResult(STORE_FULL, hint="the store is full"), self._at
         plan: Plan | RunResult | None
         for run in runs:
             plan = run.head.plan

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from protocols import clock
@@ -29,9 +30,11 @@ from store.handlers.answers import not_available, refuse
 from store.handlers.backlog import PAUSE_S, QUIET_S, REST_FACTOR, WAIT_S_MAX
 from store.handlers.clients import tell_members
 from store.handlers.connection import Connection
-from store.handlers.context import Context
+from store.handlers.context import Context, Handler
 from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
 from store.handlers.held import send_checks
+from store.handlers.plain import answer_plain, open_batches
+from store.handlers.send import send_looked_at
 from store.handlers.table import HANDLERS
 from store.metrics import ServerCounters
 from store.prefetching import DEPTH
@@ -78,6 +81,9 @@ class StoreServer:
         self.counters = ServerCounters()
         context.engine.use_credit(context.streams.free_credit)
         context.backlog.is_pressing = self._is_storing
+        context.appends.open_batches = open_batches
+        context.appends.give_plain = partial(answer_plain, context)
+        context.appends.look = partial(self._handle_by, send_looked_at)
         self.read_ahead: Callable[[], None] = lambda: None
         """Called when parts of the log should be read in the background."""
 
@@ -171,8 +177,12 @@ class StoreServer:
         self.tick_soon()
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        self._handle_by(HANDLERS.get(command.code), connection, command)
+
+    def _handle_by(
+        self, handler: Handler | None, connection: Connection, command: RemotingCommand
+    ) -> None:
         """Answer one request, now or later; what fails costs that request alone."""
-        handler = HANDLERS.get(command.code)
         try:
             if handler is None:
                 answer: RemotingCommand | None = command.answer(

@@ -43,14 +43,15 @@ class PlainRecords:
         "_store_host",
         "_suffix",
         "_text_max",
-        "_topic_field",
+        "layout",
+        "topic_field",
     )
 
     def __init__(self, topic: str, queue_id: int, store_host: bytes, cluster: str) -> None:
         name = topic.encode()
         is_short = len(name) <= TOPIC_BYTES_V1_MAX
         self._magic = MAGIC_V1 if is_short else MAGIC_V2
-        self._topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
+        self.topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
         self._queue_id = queue_id
         self._plain_rest = b""
         """Text without its id of the last plain message: most are like the one before."""
@@ -58,6 +59,8 @@ class PlainRecords:
         self._store_host = store_host
         self._suffix = f"CLUSTER\x01{cluster}\x02".encode()
         self._text_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
+        self.layout = (len(self.topic_field), self._suffix)
+        """Records of the same text and body size have the same layout where this is the same."""
 
     def message_id(self, text: bytes) -> bytes:
         """The id of a plain message; empty: it is not plain, or has none."""
@@ -81,32 +84,33 @@ class PlainRecords:
         end = text.find(b"\x02", at)
         return at, end if end >= 0 else len(text)
 
-    def text_at(self, body_size: int) -> int:
-        """Index of the properties text in a record."""
-        return FRONT_BYTES + body_size + len(self._topic_field) + _U16.size
+    def around(self, text: bytes) -> tuple[bytes, bytes]:
+        """What stands between topic and properties, and behind these."""
+        suffix = self._suffix if text[-1] == 2 else b"\x02" + self._suffix
+        return _U16.pack(len(text) + len(suffix)), suffix
 
-    def add(
+    def record_size(self, body_size: int, text: bytes) -> int:
+        before, suffix = self.around(text)
+        return (
+            FRONT_BYTES + body_size + len(self.topic_field) + len(before) + len(text) + len(suffix)
+        )
+
+    def front(
         self,
-        pieces: list[bytes | memoryview],
-        body: bytes | memoryview,
-        text: bytes,
+        size: int,
+        crc: int,
         flag: int,
         sys_flag: int,
         born_ms: int,
         born_host: bytes,
         reconsume_count: int,
-    ) -> int:
-        """Append one record's pieces; its size. The engine fills in offsets and store time."""
-        suffix = self._suffix
-        if text[-1] != 2:
-            suffix = b"\x02" + suffix
-        text_size = len(text) + len(suffix)
-        body_size = len(body)
-        size = _FRONT.size + body_size + len(self._topic_field) + 2 + text_size
-        front = _FRONT.pack(
+        body_size: int,
+    ) -> bytes:
+        """A record up to its body. The engine fills in offsets and store time."""
+        return _FRONT.pack(
             size,
             self._magic,
-            body_crc(body),
+            crc,
             self._queue_id,
             flag & 0xFFFFFFFF,
             0,
@@ -120,5 +124,27 @@ class PlainRecords:
             0,
             body_size,
         )
-        pieces += (front, body, self._topic_field, _U16.pack(text_size), text, suffix)
+
+    def add(
+        self,
+        pieces: list[bytes | memoryview],
+        body: bytes | memoryview,
+        text: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsume_count: int,
+    ) -> int:
+        """Append one record's pieces; its size."""
+        suffix = self._suffix
+        if text[-1] != 2:
+            suffix = b"\x02" + suffix
+        text_size = len(text) + len(suffix)
+        body_size = len(body)
+        size = FRONT_BYTES + body_size + len(self.topic_field) + 2 + text_size
+        front = self.front(
+            size, body_crc(body), flag, sys_flag, born_ms, born_host, reconsume_count, body_size
+        )
+        pieces += (front, body, self.topic_field, _U16.pack(text_size), text, suffix)
         return size

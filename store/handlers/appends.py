@@ -6,19 +6,20 @@ Plain messages wait as runs, all others as records; what arrives in order is sto
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Refused
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.plain_batches import Batch, Shape
 from store.answers import AppendRecord, AppendResult, Pending, StoreFailed
 from store.engine import Engine
 from store.handlers.answers import not_available, refuse
 from store.handlers.connection import Connection
-from store.plain import PlainRun, RunResult
+from store.plain import PlainHead, PlainRows, PlainRun, RunResult
 
-BLOCK_RECORDS_MAX: Final = 1024
+BLOCK_RECORDS_MAX: Final = 4096
 BLOCK_BYTES_MAX: Final = 4 << 20
 """A block takes no more than this, whatever a tick brought."""
 
@@ -27,8 +28,19 @@ Make = Callable[[Sequence[AppendResult]], RemotingCommand]
 Waiting = tuple[Connection, RemotingCommand, int, Make]
 """(connection, request, record count, what makes the answer of the results)."""
 
-WaitingPlain = tuple[Connection, RemotingCommand, PlainRun, bytes]
-"""(connection, request, run, id of a message that was sent alone)."""
+
+class Gathered(NamedTuple):
+    """A batch whose members are all plain and alike if they are like its first one."""
+
+    head: PlainHead
+    shape: Shape
+    batch: Batch
+    bytes_max: int
+    """What a body may have."""
+
+
+WaitingPlain = tuple[Connection, RemotingCommand, PlainRun | Gathered, bytes]
+"""(connection, request, messages, id of a message that was sent alone)."""
 
 
 class Appends:
@@ -38,7 +50,6 @@ class Appends:
         self._engine = engine
         self._records: list[AppendRecord] = []
         self._waiting: list[Waiting] = []
-        self._runs: list[PlainRun] = []
         self._waiting_plain: list[WaitingPlain] = []
         self._plain_count = 0
         self.byte_count = 0
@@ -48,6 +59,14 @@ class Appends:
         """Too much waited for the disk when the last runs were handed over."""
 
         self.bytes_max = bytes_max
+        self.open_batches: Callable[
+            [Sequence[WaitingPlain]], tuple[list[PlainRun | PlainRows], int]
+        ]
+        """What waits as runs (``handlers.plain``)."""
+
+        self.look: Callable[[Connection, RemotingCommand], None]
+        """Handles a batch that is not what its first member promised."""
+
         self.give_plain: Callable[[Sequence[WaitingPlain], Pending[list[RunResult]]], None]
         """Answers runs (``handlers.plain``)."""
 
@@ -60,7 +79,7 @@ class Appends:
         now: Now,
     ) -> None:
         """Append *records* by the end of the tick; *make* the answer once they are durable."""
-        if self._runs:
+        if self._waiting_plain:
             self.flush(now)
         self._records += records
         self._waiting.append((connection, request, len(records), make))
@@ -76,12 +95,29 @@ class Appends:
         first_id: bytes,
     ) -> None:
         """The same for a run; *first_id* of a message that was sent alone."""
+        self._add(connection, request, run, first_id, len(run.lengths), sum(run.lengths))
+
+    def add_batch(
+        self, connection: Connection, request: RemotingCommand, gathered: Gathered, count: int
+    ) -> None:
+        """The same for a batch of *count* members."""
+        byte_count = count * gathered.shape.record_size
+        self._add(connection, request, gathered, b"", count, byte_count)
+
+    def _add(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        run: PlainRun | Gathered,
+        first_id: bytes,
+        count: int,
+        byte_count: int,
+    ) -> None:
         if self._records:
             self.flush(clock.read())
-        self._runs.append(run)
         self._waiting_plain.append((connection, request, run, first_id))
-        self._plain_count += len(run.lengths)
-        self.byte_count += sum(run.lengths)
+        self._plain_count += count
+        self.byte_count += byte_count
         if self._plain_count >= BLOCK_RECORDS_MAX or self.byte_count >= BLOCK_BYTES_MAX:
             self.flush(clock.read())
 
@@ -89,23 +125,37 @@ class Appends:
         """Hand all that waits to the engine, as one block."""
         self.byte_count = 0
         self.is_pressed = self._engine.pending_bytes > self.bytes_max
-        if self._runs:
-            runs, self._runs = self._runs, []
-            plain, self._waiting_plain = self._waiting_plain, []
-            self._plain_count = 0
-            asking = [(connection, request) for connection, request, _, _ in plain]
-            self._hand_over(
-                asking,
-                partial(self._engine.append_plain, runs, now),
-                partial(self.give_plain, plain),
-            )
+        if self._waiting_plain:
+            self._flush_plain(now)
         if self._records:
-            records, self._records = self._records, []
-            waiting, self._waiting = self._waiting, []
-            asking = [(connection, request) for connection, request, _, _ in waiting]
-            self._hand_over(
-                asking, partial(self._engine.append, records, now), partial(answer, waiting)
-            )
+            self._flush_records(now)
+
+    def _flush_plain(self, now: Now) -> None:
+        waiting, self._waiting_plain = self._waiting_plain, []
+        self._plain_count = 0
+        while waiting:
+            runs, done = self.open_batches(waiting)
+            ready = waiting[:done]
+            if ready:
+                asking = [(connection, request) for connection, request, _, _ in ready]
+                self._hand_over(
+                    asking,
+                    partial(self._engine.append_plain, runs, now),
+                    partial(self.give_plain, ready),
+                )
+            if done < len(waiting):
+                self.look(*waiting[done][:2])
+                if self._records:
+                    self._flush_records(now)
+            waiting = waiting[done + 1 :]
+
+    def _flush_records(self, now: Now) -> None:
+        records, self._records = self._records, []
+        waiting, self._waiting = self._waiting, []
+        asking = [(connection, request) for connection, request, _, _ in waiting]
+        self._hand_over(
+            asking, partial(self._engine.append, records, now), partial(answer, waiting)
+        )
 
     @staticmethod
     def _hand_over(

@@ -15,6 +15,7 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.plain_batches import Shapes
 from protocols.remoting.private import GroupOpen
 from protocols.remoting.records import NO_HOST, MessageIds, decode_record
 from protocols.remoting.settling import AckAction, AckItem
@@ -84,6 +85,9 @@ class Context:
     locks: QueueLocks = field(default_factory=QueueLocks)
     lanes: dict[tuple[str, str], "Lane"] = field(default_factory=dict)
     """(topic, queue id) → what plain sends there share."""
+
+    shapes: Shapes = field(default_factory=Shapes)
+    """Of client batches."""
 
     backlog: Backlog = field(default_factory=Backlog)
     comings: Comings = field(default_factory=Comings)

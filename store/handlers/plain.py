@@ -2,23 +2,26 @@
 
 import struct
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from protocols.canonical import DISPATCH_KEY
 from protocols.errors import Code, PeerError
-from protocols.remoting import plain_batches
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import SendHeader
+from protocols.remoting.plain_batches import Batch, Shape, Together
 from protocols.remoting.plain_records import PlainRecords
 from protocols.remoting.records import decode_properties
 from store.answers import Pending, TopicConfig
 from store.handlers.answers import not_available, response_code
+from store.handlers.appends import Gathered, WaitingPlain
 from store.handlers.connection import Connection
 from store.handlers.context import Context
 from store.late import is_addressed
 from store.log.messages import tag_hash
-from store.plain import PlainHead, PlainRun, RunResult
+from store.plain import PlainHead, PlainRows, PlainRun, RunResult
 
 BATCH_COUNT_MAX: Final = 10_000
 LANES_MAX: Final = 100_000
@@ -105,50 +108,121 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
     born_ms = born_ms or context.now_ms
     facts = (sys_flag, born_ms, connection.host, reconsume_count)
     bytes_max = lane.config.limits.message_bytes_max
-    first_id = b""
-    run: PlainRun | None
     if is_batch:
-        run = _run_alike(lane, request.body, bytes_max, *facts)
-        if run is None:
-            run, _ = _run_each(lane, split_batch(request.body), bytes_max, *facts)
-    else:
-        member = (request.body, flag, fields.get("i", "").encode())
-        run, first_id = _run_each(lane, (member,), bytes_max, *facts)
-    if run is None or not 0 < len(run.lengths) <= BATCH_COUNT_MAX:
+        return _gather(
+            context, connection, request, Batch(lane.records, request.body, *facts), lane
+        )
+    member = (request.body, flag, fields.get("i", "").encode())
+    run, first_id = _run_each(lane.records, lane.head, (member,), bytes_max, facts)
+    if run is None:
         return False
     context.appends.add_plain(connection, request, run, first_id)
     return True
 
 
-def _run_alike(
-    lane: Lane,
-    batch: bytes | memoryview,
-    bytes_max: int,
-    sys_flag: int,
-    born_ms: int,
-    host: bytes,
-    reconsume_count: int,
-) -> PlainRun | None:
-    """The run of a batch whose members are alike; None: they are not, or not plain."""
-    built = plain_batches.build(lane.records, batch, sys_flag, born_ms, host, reconsume_count)
-    if built is None or built.body_size > bytes_max:
+def _gather(
+    context: Context, connection: Connection, request: RemotingCommand, batch: Batch, lane: Lane
+) -> bool:
+    """A batch: by rows with others of the tick if its first member lets hope so, else by itself."""
+    bytes_max = lane.config.limits.message_bytes_max
+    shape = context.shapes.find(lane.records, batch.body)
+    if shape is not None and shape.body_size <= bytes_max:
+        count = len(batch.body) // shape.size
+        if count <= BATCH_COUNT_MAX:
+            gathered = Gathered(lane.head, shape, batch, bytes_max)
+            context.appends.add_batch(connection, request, gathered, count)
+            return True
+    run = _run_of(lane.head, batch, bytes_max)
+    if run is None:
+        return False
+    context.appends.add_plain(connection, request, run, b"")
+    return True
+
+
+def open_batches(waiting: Sequence[WaitingPlain]) -> tuple[list[PlainRun | PlainRows], int]:
+    """
+    (runs of *waiting*, in order; how many of *waiting* they are).
+
+    If there are more, the next one must be looked at.
+    """
+    runs: list[PlainRun | PlainRows] = []
+    done = 0
+    for shape, items in groupby(waiting, _shape_of):
+        group = [run for _, _, run, _ in items]
+        if shape is None:
+            runs += [run for run in group if isinstance(run, PlainRun)]
+            done += len(group)
+            continue
+        gathered = [run for run in group if isinstance(run, Gathered)]
+        made, count = _open_alike(shape, gathered)
+        runs += made
+        done += count
+        if count < len(gathered):
+            break
+    return runs, done
+
+
+def _open_alike(
+    shape: Shape, gathered: Sequence[Gathered]
+) -> tuple[list[PlainRun | PlainRows], int]:
+    """The same for batches that should be alike."""
+    together = Together(shape, [item.batch for item in gathered])
+    alike = together.are_alike()
+    if all(alike):
+        return [_rows_of(together, gathered)], len(gathered)
+    runs: list[PlainRun | PlainRows] = []
+    done = 0
+    for is_alike, pairs in groupby(zip(alike, gathered, strict=True), itemgetter(0)):
+        part = [item for _, item in pairs]
+        if is_alike:
+            runs.append(_rows_of(Together(shape, [item.batch for item in part]), part))
+            done += len(part)
+            continue
+        for item in part:
+            try:
+                run = _run_of(item.head, item.batch, item.bytes_max)
+            except PeerError:  # who looks at it meets it again
+                run = None
+            if run is None:
+                return runs, done
+            runs.append(run)
+            done += 1
+    return runs, done
+
+
+def _shape_of(waiting: WaitingPlain) -> Shape | None:
+    run = waiting[2]
+    return run.shape if isinstance(run, Gathered) else None
+
+
+def _rows_of(together: Together, gathered: Sequence[Gathered]) -> PlainRows:
+    heads = [item.head for item in gathered]
+    shape = together.shape
+    tag = _tag(shape.text) if b"TAGS\x01" in shape.text else 0
+    return PlainRows(heads, together.counts, together.build(), shape.record_size, tag)
+
+
+def _run_of(head: PlainHead, batch: Batch, bytes_max: int) -> PlainRun | None:
+    """The run of a batch, member by member; None: one is not plain. Raises PeerError."""
+    members = split_batch(batch.body)
+    if not 0 < len(members) <= BATCH_COUNT_MAX:
         return None
-    count = built.record_count
-    tag = _tag(built.text) if b"TAGS\x01" in built.text else 0
-    return PlainRun(lane.head, [built.records], [built.size] * count, [tag] * count)
+    run, _ = _run_each(batch.records, head, members, bytes_max, batch[2:])
+    return run
 
 
 def _run_each(
-    lane: Lane,
+    records: PlainRecords,
+    head: PlainHead,
     members: Sequence[Member],
     bytes_max: int,
-    sys_flag: int,
-    born_ms: int,
-    host: bytes,
-    reconsume_count: int,
+    facts: tuple[int, int, bytes, int],
 ) -> tuple[PlainRun | None, bytes]:
-    """(run, id of the first); None: one of them is not plain."""
-    records = lane.records
+    """
+    (run, id of the first); None: one of them is not plain.
+
+    *facts*: what ``Batch`` says of all of them.
+    """
     pieces: list[bytes | memoryview] = []
     lengths: list[int] = []
     tags: list[int] = []
@@ -159,15 +233,13 @@ def _run_each(
             return None, b""
         first_id = first_id or message_id
         tags.append(_tag(text) if b"TAGS\x01" in text else 0)
-        lengths.append(
-            records.add(pieces, body, text, member_flag, sys_flag, born_ms, host, reconsume_count)
-        )
-    return PlainRun(lane.head, pieces, lengths, tags), first_id
+        lengths.append(records.add(pieces, body, text, member_flag, *facts))
+    return PlainRun(head, pieces, lengths, tags), first_id
 
 
 def answer_plain(
     context: Context,
-    waiting: Sequence[tuple[Connection, RemotingCommand, PlainRun, bytes]],
+    waiting: Sequence[WaitingPlain],
     pending: Pending[list[RunResult]],
 ) -> None:
     """Each waiter gets its result; the answers of one connection leave together."""

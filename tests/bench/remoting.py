@@ -37,35 +37,12 @@ class Case(NamedTuple):
     fills: int = 0
     """Messages sent to the topic before, so that there is a backlog."""
 
-    is_pop: bool = False
-
 
 CASES = (
-    Case("send 1 KiB", "rsend", ("-conns", "4", "-inflight", "256", "-size", "1024")),
-    Case(
-        "send 32 x 1 KiB batch",
-        "rsend",
-        ("-conns", "4", "-inflight", "16", "-size", "1024", "-batch", "32"),
-    ),
-    Case(
-        "pull backlog 1 KiB",
-        "rpull",
-        (
-            "-conns",
-            "4",
-        ),
-        fills=100_000,
-    ),
-    Case(
-        "pop + ack backlog 1 KiB",
-        "rpop",
-        (
-            "-conns",
-            "4",
-        ),
-        fills=400_000,
-        is_pop=True,
-    ),
+    Case("send", "rsend", ("-conns", "4", "-inflight", "256")),
+    Case("send, batches of 32", "rsend", ("-conns", "4", "-inflight", "16", "-batch", "32")),
+    Case("pull backlog", "rpull", ("-conns", "4"), fills=100_000),
+    Case("pop + ack backlog", "rpop", ("-conns", "4"), fills=400_000),
 )
 
 
@@ -79,14 +56,16 @@ class Result(NamedTuple):
     gen_cpu_pct: float
 
 
-def run(case: Case, address: str, pid: int, topic: str, seconds: float, warm: float) -> Result:
+def run(
+    case: Case, address: str, pid: int, topic: str, options: argparse.Namespace, warm_s: float
+) -> Result:
     """One case against one server."""
     cpu: list[float] = []
     found = generator.run(
         [
             *(case.command, "-addr", address, "-topic", topic, "-queues", str(QUEUE_COUNT)),
-            *case.arguments,
-            *("-secs", str(seconds), "-warm", str(warm)),
+            *(*case.arguments, "-size", str(options.size)),
+            *("-secs", str(options.seconds), "-warm", str(warm_s)),
         ],
         before=lambda: cpu.append(cpu_s(pid)),
         after=lambda: cpu.append(cpu_s(pid)),
@@ -116,13 +95,13 @@ def create_topic(address: str, name: str) -> None:
     asyncio.run(ask())
 
 
-def fill(case: Case, address: str, topic: str) -> None:
+def fill(case: Case, address: str, topic: str, size: int) -> None:
     """A backlog for pulls and pops."""
     seconds = max(1.0, case.fills / 60_000)
     generator.run(
         [
             *("rsend", "-addr", address, "-topic", topic, "-queues", str(QUEUE_COUNT)),
-            *("-conns", "4", "-inflight", "8", "-size", "1024", "-batch", "32"),
+            *("-conns", "4", "-inflight", "8", "-size", str(size), "-batch", "32"),
             *("-secs", str(seconds), "-warm", "0"),
         ],
         before=lambda: None,
@@ -139,8 +118,8 @@ def measure(
         topic = f"bench_{case.command}_{len(case.arguments)}"
         create_topic(address, topic)
         if case.fills:
-            fill(case, address, topic)
-        results[case.name] = run(case, address, pid, topic, options.seconds, warm_s)
+            fill(case, address, topic, options.size)
+        results[case.name] = run(case, address, pid, topic, options, warm_s)
         print(f"  {case.name}: {results[case.name].rate:,.0f}/s", file=sys.stderr)
     return results
 
@@ -153,7 +132,8 @@ def apache(options: argparse.Namespace, work: Callable[[str, int], None]) -> Non
     ):
         create_topic(cluster.broker, "warm")
         for code in ("1", "32"):
-            arguments = ["-conns", "4", "-inflight", "64", "-size", "1024", "-batch", code]
+            arguments = ["-conns", "4", "-inflight", "64"]
+            arguments += ["-size", str(options.size), "-batch", code]
             generator.run(
                 [
                     *("rsend", "-addr", cluster.broker, "-topic", "warm", *arguments),
@@ -176,6 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.remoting", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="measured, per row")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds the JVM is warmed")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--flush", choices=("sync", "async"), default="sync")
     parser.add_argument("--only", choices=("ours", "apache", ""), default="")
@@ -203,7 +184,7 @@ def main() -> int:
 
 
 def print_table(results: dict[str, dict[str, Result]], options: argparse.Namespace) -> None:
-    print(f"{options.flush} flush, fdatasync {sync_ms():.3f} ms")
+    print(f"{options.flush} flush, bodies of {options.size} B, fdatasync {sync_ms():.3f} ms")
     print(f"{'case':26}{'server':10}{'msg/s':>10}{'x':>7}{'p50 ms':>9}{'p99 ms':>9}"
           f"{'CPU us':>8}{'gen CPU':>9}")  # fmt: skip
     for case in CASES:

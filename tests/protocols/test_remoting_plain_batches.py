@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from protocols.remoting import plain_batches
+from protocols.remoting.plain_batches import Batch, Shapes, Together
 from protocols.remoting.plain_records import PlainRecords
 from store.handlers.plain import split_batch
 
@@ -28,8 +28,16 @@ def one_by_one(topic: str, batch: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def built(topic: str, batch: bytes) -> plain_batches.Built | None:
-    return plain_batches.build(PlainRecords(topic, 3, bytes(8), "c"), batch, *FACTS)
+def built(topic: str, *bodies: bytes) -> bytes | list[bool] | None:
+    """The records of batches of one shape; or whose members are alike; None: not plain."""
+    records = PlainRecords(topic, 3, bytes(8), "c")
+    shape = Shapes().find(records, bodies[0])
+    if shape is None:
+        return None
+    assert all([shape.fits(records, body) for body in bodies])
+    together = Together(shape, [Batch(records, body, *FACTS) for body in bodies])
+    alike = together.are_alike()
+    return bytes(together.build()) if all(alike) else alike
 
 
 @pytest.mark.parametrize("topic", ["t", "t" * 200])
@@ -44,11 +52,8 @@ def test_alike_members_become_the_records_that_they_are_alone(
         member(chance.randbytes(body_size), shape % number, flag=7, crc=chance.getrandbits(32))
         for number in range(32)
     ]
-    found = built(topic, b"".join(members))
-    assert found is not None
-    assert (found.record_count, found.body_size) == (32, body_size)
-    assert found.size * 32 == len(found.records)
-    assert bytes(found.records) == one_by_one(topic, b"".join(members))
+    batches = b"".join(members[:12]), b"".join(members[12:])
+    assert built(topic, *batches) == one_by_one(topic, b"".join(members))
 
 
 TEXT = b"UNIQ_KEY\x01%04d\x02K\x01v\x02"
@@ -62,11 +67,35 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_member_that_differs_is_looked_at(name: str) -> None:
-    alike = [member(b"abc", TEXT % number) for number in range(16)]
-    assert built("t", b"".join(alike)) is not None
-    assert built("t", b"".join([*alike, OTHERS[name]])) is None
-    assert built("t", b"".join([*alike[:7], OTHERS[name], *alike[7:]])) is None
+def test_a_member_that_differs_is_found(name: str) -> None:
+    """Wherever it stands; the batches around it are not affected."""
+    alike = b"".join([member(b"abc", TEXT % number) for number in range(16)])
+    mixed = alike[: len(alike) // 2] + OTHERS[name] + alike[len(alike) // 2 :]
+    if len(OTHERS[name]) != len(alike) // 16:
+        records = PlainRecords("t", 3, bytes(8), "c")
+        assert Shapes().find(records, mixed) is None
+        assert Shapes().find(records, alike + OTHERS[name]) is None
+        return
+    assert built("t", alike, mixed, alike) == [True, False, True]
+    assert built("t", alike, alike, alike + OTHERS[name]) == [True, True, False]
+    assert built("t", alike, alike) == one_by_one("t", alike + alike)
+
+
+def test_batches_of_several_queues_and_topics() -> None:
+    """Their records differ in what stands before the body, and behind it."""
+    batch = b"".join([member(b"abc", TEXT % number) for number in range(16)])
+    shapes = Shapes()
+    made = [PlainRecords(topic, queue, bytes(8), "c") for topic in ("t", "u") for queue in (0, 1)]
+    shape = shapes.find(made[0], batch)
+    assert shape is not None
+    assert all([shapes.find(records, batch) is shape for records in made])
+    assert shapes.find(PlainRecords("longer", 0, bytes(8), "c"), batch) is not shape
+    batches = [Batch(records, batch, 0, number, bytes(8), 0) for number, records in enumerate(made)]
+    wanted: list[bytes | memoryview] = []
+    for number, records in enumerate(made):
+        for body, flag, text in split_batch(batch):
+            records.add(wanted, body, text, flag, 0, number, bytes(8), 0)
+    assert bytes(Together(shape, batches).build()) == b"".join(wanted)
 
 
 @pytest.mark.parametrize(

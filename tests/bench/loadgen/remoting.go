@@ -34,6 +34,7 @@ type remotingConn struct {
 	socket net.Conn
 	reader *bufio.Reader
 	writer *bufio.Writer
+	data   []byte // of the answer that was read last
 }
 
 func dialRemoting(addr string) (*remotingConn, error) {
@@ -41,17 +42,21 @@ func dialRemoting(addr string) (*remotingConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &remotingConn{socket, bufio.NewReaderSize(socket, 1<<20), bufio.NewWriterSize(socket, 1<<20)}, nil
+	return &remotingConn{
+		socket: socket, reader: bufio.NewReaderSize(socket, 1<<20), writer: bufio.NewWriterSize(socket, 1<<20),
+	}, nil
 }
 
 // header is a JSON header up to its opaque, and from there on: what differs per request.
 type header struct{ before, after string }
 
+const headerEnd = `,"serializeTypeCurrentRPC":"JSON","version":493}`
+
 func newHeader(code int, fields map[string]string) header {
 	text, _ := json.Marshal(fields)
 	return header{
 		fmt.Sprintf(`{"code":%d,"extFields":%s,"flag":0,"language":"JAVA","opaque":`, code, text),
-		`,"serializeTypeCurrentRPC":"JSON","version":493}`,
+		headerEnd,
 	}
 }
 
@@ -69,7 +74,7 @@ func (c *remotingConn) write(h header, opaque int, body []byte) error {
 	return err
 }
 
-// read returns the next answer; its fields are only parsed if they are wanted.
+// read returns the next answer, valid until the next one; its fields are only parsed if they are wanted.
 func (c *remotingConn) read(wantsFields bool) (frame, error) {
 	var f frame
 	for {
@@ -79,7 +84,10 @@ func (c *remotingConn) read(wantsFields bool) (frame, error) {
 		}
 		total := int(binary.BigEndian.Uint32(head[:]))
 		size := int(binary.BigEndian.Uint32(head[4:]) & 0xffffff)
-		data := make([]byte, total-4)
+		if cap(c.data) < total {
+			c.data = make([]byte, total)
+		}
+		data := c.data[:total-4]
 		if _, err := io.ReadFull(c.reader, data); err != nil {
 			return f, err
 		}
@@ -126,60 +134,130 @@ func records(body []byte) int {
 
 // ── send ────────────────────────────────────────────────────────────────────────────────
 
-func sendFields(topic string, queue int, properties string, isBatch bool) map[string]string {
-	return map[string]string{
-		"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": strconv.Itoa(queue), "f": "0",
-		"g": strconv.FormatInt(time.Now().UnixMilli(), 10), "h": "0", "i": properties, "j": "0",
-		"k": "false", "m": strconv.FormatBool(isBatch), "n": "broker-a",
+// sender makes the requests of one connection; what does not change is made once.
+type sender struct {
+	o          options
+	worker     int
+	body       []byte
+	code       int
+	head       []byte
+	batch      []byte
+	keys       []int // where each member of the batch has its unique key
+	keysOf     int   // number >> 16 that the keys were written with
+	properties []byte
+}
+
+const keyBytes = 32
+
+func newSender(o options, worker int) *sender {
+	s := &sender{o: o, worker: worker, body: bytes.Repeat([]byte("x"), o.size), code: 310, keysOf: -1}
+	if o.batch > 1 {
+		s.code = 320
+		s.batch, s.keys = batchBody(s.body, o.batch)
 	}
+	return s
 }
 
-func uniqueKey(worker, n int) string {
-	return fmt.Sprintf("7F000001%04X%016X%04X", worker&0xffff, n>>16, n&0xffff)
-}
-
-func batchBody(body []byte, worker, n, count int) []byte {
+// batchBody is a client batch, and where its members have their unique keys.
+func batchBody(body []byte, count int) ([]byte, []int) {
 	var out bytes.Buffer
+	var keys []int
+	const before, after = "UNIQ_KEY\x01", "\x02WAIT\x01true\x02"
+	size := len(before) + keyBytes + len(after)
 	for i := 0; i < count; i++ {
-		text := "UNIQ_KEY\x01" + uniqueKey(worker, n*count+i) + "\x02WAIT\x01true\x02"
 		var head [20]byte
-		binary.BigEndian.PutUint32(head[:], uint32(20+len(body)+2+len(text)))
+		binary.BigEndian.PutUint32(head[:], uint32(20+len(body)+2+size))
 		binary.BigEndian.PutUint32(head[8:], crc32.ChecksumIEEE(body))
 		binary.BigEndian.PutUint32(head[16:], uint32(len(body)))
 		out.Write(head[:])
 		out.Write(body)
-		out.Write([]byte{byte(len(text) >> 8), byte(len(text))})
-		out.WriteString(text)
+		out.Write([]byte{byte(size >> 8), byte(size)})
+		out.WriteString(before)
+		keys = append(keys, out.Len())
+		out.Write(make([]byte, keyBytes))
+		out.WriteString(after)
 	}
-	return out.Bytes()
+	return out.Bytes(), keys
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+func putHex(to []byte, value uint64) {
+	for i := len(to) - 1; i >= 0; i-- {
+		to[i] = hexDigits[value&15]
+		value >>= 4
+	}
+}
+
+func putKey(to []byte, worker, n int) {
+	copy(to, "7F000001")
+	putHex(to[8:12], uint64(worker))
+	putHex(to[12:28], uint64(n)>>16)
+	putHex(to[28:32], uint64(n))
+}
+
+// members numbers the members of the n-th batch: mostly the last four digits of their keys change.
+func (s *sender) members(n int) []byte {
+	first := n * len(s.keys)
+	last := first + len(s.keys) - 1
+	isSame := first>>16 == s.keysOf && last>>16 == s.keysOf
+	for i, at := range s.keys {
+		if isSame {
+			putHex(s.batch[at+28:at+32], uint64(first+i))
+		} else {
+			putKey(s.batch[at:at+keyBytes], s.worker, first+i)
+		}
+	}
+	s.keysOf = -1
+	if first>>16 == last>>16 {
+		s.keysOf = first >> 16
+	}
+	return s.batch
+}
+
+// request is the header and the body of the n-th send.
+func (s *sender) request(topic string, queue, n int) (header, []byte) {
+	var key [keyBytes]byte
+	putKey(key[:], s.worker, n)
+	body, isBatch := s.body, s.o.batch > 1
+	if isBatch {
+		body = s.members(n)
+	}
+	h := s.head[:0]
+	h = append(h, `{"code":`...)
+	h = strconv.AppendInt(h, int64(s.code), 10)
+	h = append(h, `,"extFields":{"a":"bench","b":"`...)
+	h = append(h, topic...)
+	h = append(h, `","c":"TBW102","d":"4","e":"`...)
+	h = strconv.AppendInt(h, int64(queue), 10)
+	h = append(h, `","f":"0","g":"`...)
+	h = strconv.AppendInt(h, time.Now().UnixMilli(), 10)
+	h = append(h, `","h":"0","i":"UNIQ_KEY\u0001`...)
+	h = append(h, key[:]...)
+	h = append(h, `\u0002WAIT\u0001true\u0002","j":"0","k":"false","m":"`...)
+	h = strconv.AppendBool(h, isBatch)
+	h = append(h, `","n":"broker-a"},"flag":0,"language":"JAVA","opaque":`...)
+	s.head = h
+	return header{string(h), headerEnd}, body
 }
 
 func (c *remotingConn) sendLoop(o options, worker int, count *atomic.Int64, lat *latencies) error {
-	body := bytes.Repeat([]byte("x"), o.size)
-	code := 310
-	if o.batch > 1 {
-		code = 320
-	}
 	started := make([]int64, o.inflight)
 	free := make(chan int, o.inflight)
 	for i := 0; i < o.inflight; i++ {
 		free <- i
 	}
 	go func() {
+		s := newSender(o, worker)
 		for n := 0; ; n++ {
 			slot := <-free
-			properties := "UNIQ_KEY\x01" + uniqueKey(worker, n) + "\x02WAIT\x01true\x02"
-			message := body
-			if o.batch > 1 {
-				message = batchBody(body, worker, n, o.batch)
-			}
 			topic, queue := o.topic, (worker+n)%o.queues
 			if o.topics > 1 { // every topic and queue in turn, neighbours far from one another
 				turn := (o.from + n*o.conns + worker) * 7919
 				topic += strconv.Itoa(turn % o.topics)
 				queue = turn / o.topics % o.queues
 			}
-			h := newHeader(code, sendFields(topic, queue, properties, o.batch > 1))
+			h, message := s.request(topic, queue, n)
 			atomic.StoreInt64(&started[slot], time.Now().UnixNano())
 			if c.write(h, slot, message) != nil {
 				return
