@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from protocols.amqp import replies
 from protocols.amqp.replies import AmqpFault
 from protocols.canonical import ReceiptHandle
+from protocols.delivery_runs import DeliveryRun
+from protocols.tuples import new_tuple
 
 if TYPE_CHECKING:
     from protocols.amqp.consumer import Consumer
@@ -45,17 +47,46 @@ class Unacked(NamedTuple):
     """None: from basic.get, whose handle has a deadline."""
 
 
+class HeldRun:
+    """Deliveries of a run that the client has not settled: an ``Unacked`` each when it does."""
+
+    __slots__ = ("_first_tag", "_front", "_positions", "_rest", "consumer", "queue")
+
+    def __init__(
+        self, first_tag: int, queue: "Queue", run: DeliveryRun, consumer: "Consumer"
+    ) -> None:
+        shelf = run.shelf  # which is not kept: it has the bytes of a whole frame
+        self.queue = queue
+        self.consumer = consumer
+        self._first_tag = first_tag
+        self._positions = run.positions
+        self._front = (shelf.cluster, shelf.broker, shelf.store_epoch, run.group)
+        self._rest = (run.grant, -1, -1, 0, 0, run.group_name, "")
+
+    def entry(self, tag: int) -> Unacked:
+        position = self._positions[tag - self._first_tag]
+        handle = new_tuple(ReceiptHandle, (*self._front, position, *self._rest))
+        entry: Unacked = new_tuple(Unacked, (tag, self.queue, handle, self.consumer))
+        return entry
+
+
 class Unsettled:
     """The deliveries of one channel by delivery tag, in order."""
 
     def __init__(self) -> None:
         self.next_tag = 1
-        self.by_tag: dict[int, Unacked] = {}
+        self.by_tag: dict[int, Unacked | HeldRun] = {}
 
     def take_tag(self) -> int:
         tag = self.next_tag
         self.next_tag = tag + 1
         return tag
+
+    def hold(self, run: DeliveryRun, queue: "Queue", consumer: "Consumer") -> None:
+        """Give the deliveries of *run* their tags, from ``next_tag`` on."""
+        first, stop = self.next_tag, self.next_tag + len(run)
+        self.next_tag = stop
+        self.by_tag.update(dict.fromkeys(range(first, stop), HeldRun(first, queue, run, consumer)))
 
     def settle(self, tag: int, *, is_multiple: bool, method: int) -> list[Unacked]:
         """
@@ -68,11 +99,9 @@ class Unsettled:
             entry = by_tag.pop(tag, None)
             if entry is None:
                 raise _unknown_tag(tag, method)
-            return [entry]
+            return [_entry(tag, entry)]
         if tag == 0:
-            entries = list(by_tag.values())
-            by_tag.clear()
-            return entries
+            return self.take_all()
         if tag not in by_tag and not 0 < tag < self.next_tag:
             raise _unknown_tag(tag, method)
         tags = []
@@ -82,12 +111,16 @@ class Unsettled:
             tags.append(outstanding)
         if not tags:
             raise _unknown_tag(tag, method)
-        return [by_tag.pop(number) for number in tags]
+        return [_entry(number, by_tag.pop(number)) for number in tags]
 
     def take_all(self) -> list[Unacked]:
-        entries = list(self.by_tag.values())
+        entries = [_entry(tag, held) for tag, held in self.by_tag.items()]
         self.by_tag.clear()
         return entries
+
+
+def _entry(tag: int, held: Unacked | HeldRun) -> Unacked:
+    return held.entry(tag) if isinstance(held, HeldRun) else held
 
 
 def _unknown_tag(tag: int, method: int) -> AmqpFault:

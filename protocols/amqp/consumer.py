@@ -5,15 +5,16 @@ Credit is prefetch: the stream may hand over so many deliveries more than were s
 of the whole channel (``qos global``) is kept here: what comes over it goes back unseen.
 """
 
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from protocols.amqp.channel import CREDIT_MAX, Outcome, Unacked
 from protocols.amqp.codec import content_frames
+from protocols.amqp.delivering import TAG_AND_BIT, frames_of
 from protocols.amqp.mapping import counted, wire_of
 from protocols.amqp.method_codec import short_string
 from protocols.canonical import Delivery, ReceiptHandle
+from protocols.delivery_runs import DeliveryRun
 from protocols.errors import Code
 from protocols.pipeline import DeliveryStream
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from protocols.amqp.topology import Queue
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
-TAG_AND_BIT: Final = struct.Struct(">QB")
 
 
 class Consumer:
@@ -76,11 +76,15 @@ class Consumer:
             deliveries = deliveries[:room]
             self._owed += len(over)
             self._give_back([delivery.handle for delivery in over])
-        for delivery in deliveries:
-            self._send(delivery)
-        if self.no_ack and deliveries:
-            self.allowed += len(deliveries)
-            self._settle([delivery.handle for delivery in deliveries])
+        if type(deliveries) is DeliveryRun:
+            handles = self._send_run(deliveries)
+        else:
+            for delivery in deliveries:
+                self._send(delivery)
+            handles = [delivery.handle for delivery in deliveries] if self.no_ack else []
+        if handles:
+            self.allowed += len(handles)
+            self._settle(handles)
         work.flush_soon()
 
     def ended(self, code: Code, hint: str) -> None:
@@ -143,6 +147,25 @@ class Consumer:
     def _give_back(self, handles: list[ReceiptHandle]) -> None:
         if self.stream is not None and handles:
             self.stream.release(handles, is_sent=False)
+
+    def _send_run(self, run: DeliveryRun) -> list[ReceiptHandle]:
+        """What is done with it, where the client does not say."""
+        work = self.work
+        frames = frames_of(
+            run,
+            channel=work.number,
+            head=self._head,
+            tag=work.unsettled.next_tag,
+            is_quorum=self.queue.is_quorum,
+            frame_bytes_max=work.frame_bytes_max,
+        )
+        work.write(frames)
+        if self.no_ack:
+            work.unsettled.next_tag += len(run)
+            return run.handles()
+        work.unsettled.hold(run, self.queue, self)
+        self.unsettled_count += len(run)
+        return []
 
     def _send(self, delivery: Delivery) -> None:
         work = self.work

@@ -298,17 +298,25 @@ def wire_of(message: StoredMessage) -> Wire:
     ``content_of`` for deliveries: of AMQP's own messages only three properties are looked at,
     and what repeats from message to message is encoded once.
     """
-    text = message.properties_text
+    found = names_and_block(message.properties_text)
+    if found is None:
+        content = content_of(message)
+        names = short_string(content.exchange) + short_string(content.routing_key)
+        return Wire(names, content.properties, content.body)
+    return Wire(*found, message.body)
+
+
+def names_and_block(text: bytes) -> tuple[bytes, bytes] | None:
+    """What a ``Wire`` has beside the body, by stored properties; None: not told by them alone."""
     raw = _found(text, _RAW)
     exchange = _found(text, _EXCHANGE)
     key = _found(text, _ROUTING_KEY)
     if raw is None or key is None or (exchange is None and _found(text, _PROTOCOL) not in _OURS):
-        content = content_of(message)
-        names = short_string(content.exchange) + short_string(content.routing_key)
-        return Wire(names, content.properties, content.body)
-    return Wire(_names(exchange or b"", key), _block(raw), message.body)
+        return None
+    return _names(exchange or b"", key), _block(raw)
 
 
+@lru_cache(maxsize=4096)
 def counted(block: bytes, attempt: int) -> bytes:
     """Quorum queues tell how often a message was delivered before, on each delivery."""
     properties = decode_properties(block)
