@@ -78,13 +78,20 @@ class Flushes:
 
     def __init__(self) -> None:
         self._due: list[Driver[Any]] = []
+        self._is_scheduled = False
 
     def add(self, driver: "Driver[Any]") -> None:
-        if not self._due:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
         self._due.append(driver)
 
     def _run(self) -> None:
+        self._is_scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """All of them, now."""
         due, self._due = self._due, []
         for driver in due:
             try:
@@ -107,6 +114,11 @@ def _flushes_of(loop: asyncio.AbstractEventLoop) -> Flushes:
     if found is None:
         found = _flushes[loop] = Flushes()
     return found
+
+
+def flusher(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Writes at once what would be written at the end of the tick: somebody waits for just that."""
+    return _flushes_of(loop).flush
 
 
 def _space_of(loop: asyncio.AbstractEventLoop) -> memoryview:
@@ -269,14 +281,11 @@ class Driver(Generic[E]):
         transport = self.transport
         if transport is None or self._is_lingering:
             return
-        connection = self.connection
-        data, is_closing = connection.data_to_send(), connection.is_closing
-        if (data or is_closing) and transport.is_closing():
-            return
-        if data:
-            transport.write(data)
+        has_written, is_closing = self._write(transport), self.connection.is_closing
         if is_closing:
-            if data and self._linger_s and transport.can_write_eof():
+            if transport.is_closing():
+                return
+            if has_written and self._linger_s and transport.can_write_eof():
                 self._linger(transport)
             else:
                 transport.close()
@@ -284,11 +293,12 @@ class Driver(Generic[E]):
         self._set_timer()
 
     def _write(self, transport: asyncio.Transport) -> bool:
-        """Everything that is queued; False: nothing is."""
+        """Everything that is queued; False: nothing is, or nobody reads it any more."""
         data = self.connection.data_to_send()
-        if data:
-            transport.write(data)
-        return bool(data)
+        if not data or transport.is_closing():
+            return False
+        transport.write(data)
+        return True
 
     def _linger(self, transport: asyncio.Transport) -> None:
         """
@@ -380,11 +390,13 @@ class InPlaceDriver(Driver[E]):
 
     def _write(self, transport: asyncio.Transport) -> bool:
         pieces = self._in_place.pieces_to_send()
+        if not pieces or transport.is_closing():
+            return False
         if len(pieces) > 1:
             transport.writelines(pieces)
-        elif pieces:
+        else:
             transport.write(pieces[0])
-        return bool(pieces)
+        return True
 
 
 def split_bind(bind: str) -> tuple[str, int]:

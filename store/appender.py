@@ -50,7 +50,7 @@ _long: Final = Struct(">Q").pack_into
 class Plan:
     """Where the items of one set go: made once per frame, used for each item."""
 
-    __slots__ = ("lights", "number", "pack", "pair_count", "queue", "size")
+    __slots__ = ("lights", "number", "pack", "pair_count", "queue", "size", "touched")
 
     def __init__(self, queue: Queue | None, lights: Sequence[Queue]) -> None:
         self.queue = queue
@@ -59,6 +59,9 @@ class Plan:
         self.pair_count = len(self.lights)
         self.pack = entry_struct(self.pair_count).pack
         self.size = ENTRY.size + PAIR.size * self.pair_count
+        own = () if queue is None else (queue,)
+        self.touched = tuple(dict.fromkeys((*own, *self.lights)))
+        """All of its queues."""
 
 
 NOWHERE: Final = Plan(None, ())

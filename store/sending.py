@@ -37,6 +37,7 @@ from store.log.messages import (
     topic_of,
 )
 from store.log.state import pack
+from store.lone import append_lone
 from store.metadata.compacted import NO_KEY_HINT, has_key, value_of
 from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
 from store.metadata.retained import CLEARED, RetainedChange
@@ -59,6 +60,7 @@ _BYTES_ONLY: Final = int(EntryFlag.BYTES_ONLY)
 _NOT_PLAIN: Final = _HAS_ONCE | _IS_HELD
 _SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
 _COMPACTED: Final = int(EntryFlag.COMPACTED)
+_HELD: Final = int(EntryFlag.HELD)
 PLANS_MAX: Final = 100_000
 """Sets whose queues are remembered: as many heads as are in use at a time."""
 
@@ -98,18 +100,13 @@ class Sender:
         plans = self._plan_sets(frame.sets)
         is_full = not self._room.has_room_for(len(frame.records))
         is_simple = (
-            not is_full
-            and not gateway.refused_orders
-            and all(
-                [
-                    plan.plan is not None
-                    and not plan.missing
-                    and not plan.is_judged
-                    and not plan.needs_keys
-                    for plan in plans
-                ]
-            )
+            not is_full and not gateway.refused_orders and all([plan.is_simple for plan in plans])
         )
+        if is_simple and frame.lone is not None and not self._core.log.has_state:
+            _, at, bits, order, expires_at_ms, _ = frame.lone
+            plan = plans[at]
+            if not expires_at_ms and not bits & _NOT_PLAIN and not plan.flags & _SETS_RETAINED:
+                return self._store_lone(gateway, frame, plan, bits, order)
         facts = FrameFacts([], [], [])
         if is_simple and frame.matrix is not None and not _has_options(frame.matrix):
             bulk = Bulk.of_items(
@@ -200,7 +197,7 @@ class Sender:
             self._note_retained(positions, entry_flags)
         if self._topics.compacted:
             self._note_compacted(positions, offsets, entry_flags)
-        if plans and plans[-1].flags & EntryFlag.HELD:
+        if plans and plans[-1].flags & _HELD:
             self._note_held(positions, entry_flags)
         if len(positions) == item_count:
             answer = SendAnswer(frame.frame, positions, offsets, {}, facts.partial)
@@ -208,6 +205,25 @@ class Sender:
             stored = list(zip(positions, offsets, strict=True))
             answer = make_answer(frame.frame, item_count, stored, facts)
         self._core.counters.refused += len(facts.refused)
+        self._frames.ran(gateway, frame.frame, block_at, answer)
+        return answer
+
+    def _store_lone(
+        self, gateway: GatewayFrames, frame: SendFrame, plan: SetPlan, bits: int, order: int
+    ) -> SendAnswer:
+        """``_store`` for a frame of one message that says nothing of its own."""
+        block_at = self._core.log.end
+        position, offset = append_lone(
+            self._core,
+            bytearray(frame.records),
+            plan.plan or NOWHERE,
+            plan.flags | (bits & ITEM_BITS),
+            order,
+            gateway=gateway.number,
+            gateway_epoch=frame.gateway_epoch,
+            frame=frame.frame,
+        )
+        answer = SendAnswer(frame.frame, array("Q", (position,)), array("q", (offset,)), {}, ())
         self._frames.ran(gateway, frame.frame, block_at, answer)
         return answer
 
@@ -276,12 +292,14 @@ class Sender:
             hint = "no queue wants it any more"
             return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
         is_judged = not self._keeper.judges.keys().isdisjoint(lights)
+        needs_keys = bool(flags & _COMPACTED)
         return SetPlan(
             Plan(queue, lights),
             flags,
             missing=tuple(missing),
             is_judged=is_judged,
-            needs_keys=bool(flags & _COMPACTED),
+            needs_keys=needs_keys,
+            is_simple=not (missing or is_judged or needs_keys),
         )
 
     def _admit(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from protocols import clock
+from protocols.driver import flusher
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -49,6 +50,7 @@ QUIET: Final = frozenset(
 )
 """Requests that change nothing, mostly: reads, and credit that nobody waits for."""
 
+SEND: Final = int(PrivateCode.SEND)
 SENDS_PER_TURN: Final = 8
 """Frames run before the loop looks at its sockets again: at most some 10 ms of work."""
 
@@ -105,6 +107,10 @@ class StoreServer:
         self._sends: deque[tuple[Connection, RemotingCommand]] = deque()
         self._committer: Committer | None = None
         self._is_tick_due = False
+        self._flush_now = flusher(self._loop)
+        self._is_in_frames = False
+        """The tick runs its frames: what they commit it serves itself."""
+
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._paused: set[Connection] = set()
@@ -233,13 +239,7 @@ class StoreServer:
         self._is_tick_due = False
         if self._is_stopped:
             return
-        for _ in range(min(len(self._sends), SENDS_PER_TURN)):
-            connection, command = self._sends.popleft()
-            if connection.is_open:
-                self.counters.frames += command.code == PrivateCode.SEND
-                self._handle(connection, command)
-                if self.counters.is_healthy:
-                    self._commit(only_if_idle=True)
+        self._run_frames()
         now = clock.read()
         self.context.appends.flush(now)
         if self.counters.is_healthy:
@@ -254,6 +254,20 @@ class StoreServer:
             self.read_ahead()
         if self._sends or self.context.engine.has_woken:
             self.tick_soon()
+
+    def _run_frames(self) -> None:
+        """The disk gets what it has time for."""
+        self._is_in_frames = True
+        try:
+            for _ in range(min(len(self._sends), SENDS_PER_TURN)):
+                connection, command = self._sends.popleft()
+                if connection.is_open:
+                    self.counters.frames += command.code == SEND
+                    self._handle(connection, command)
+                    if self.counters.is_healthy:
+                        self._commit(only_if_idle=True)
+        finally:
+            self._is_in_frames = False
 
     def _is_storing(self) -> bool:
         """A commit is under way, or there was one just now."""
@@ -349,7 +363,10 @@ class StoreServer:
         self._may_read |= not self._is_read_beside
         self._is_read_beside = False
         self._committed_at = clock.monotonic()
-        self.tick_soon()
+        if not self._is_in_frames:
+            self.tick_soon()
+        elif not self._sends and not self.context.engine.has_woken:
+            self._flush_now()  # nobody gets more than an answer: it need not wait for the tick
 
     def fetched(self, work: Prefetch) -> None:
         """A part of the log that readers wanted has come, or could not be read."""

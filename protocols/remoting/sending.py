@@ -74,6 +74,10 @@ class SendColumns(NamedTuple):
     once_keys: Sequence[bytes]
 
 
+Row = tuple[int, int, int, int, int, bytes]
+"""A ``SendItem`` without its name."""
+
+
 class SendFrame:
     """A decoded SEND body, checked: its tables fit, its lengths add up."""
 
@@ -83,6 +87,7 @@ class SendFrame:
         "answered",
         "frame",
         "gateway_epoch",
+        "lone",
         "matrix",
         "records",
         "sets",
@@ -108,7 +113,11 @@ class SendFrame:
 
         self._table = table
         self._columns: SendColumns | None = None
-        self.matrix = item_matrix(table, len(table) // ITEM.size)
+        is_lone = len(table) == ITEM.size
+        self.lone: Row | None = ITEM.unpack(table) if is_lone else None
+        """The item of a frame that has but one: (length, set index, flags, …) as in a column."""
+
+        self.matrix = None if is_lone else item_matrix(table, len(table) // ITEM.size)
         """The items as numpy columns, in a big frame where numpy is installed; else None."""
 
     @property
@@ -126,13 +135,17 @@ class SendFrame:
     @property
     def length_min(self) -> int:
         """Bytes of the shortest record; 0: there is none."""
+        if self.lone is not None:
+            return self.lone[0]
         if self.matrix is not None:
             return int(self.matrix["length"].min())
         return min(self.columns.lengths, default=0)
 
     def check(self) -> None:
         """Raises PeerError if a length or a set index leads outside."""
-        if self.matrix is not None:
+        if self.lone is not None:
+            total, last = self.lone[:2]
+        elif self.matrix is not None:
             total, last = int(self.matrix["length"].sum()), int(self.matrix["set"].max())
         else:
             total = sum(self.columns.lengths)

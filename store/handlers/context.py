@@ -171,7 +171,7 @@ class Context:
             connection.answer(request, make(pending.result()))
             return
 
-        def notify(done: Pending[T]) -> None:
+        def notify(done: "Pending[T]") -> None:  # in quotes, or it is made for each answer
             if done.error is not None:
                 connection.answer(request, not_available(request, str(done.error)))
             else:

@@ -115,6 +115,11 @@ class Log:
         self._seal_plain([])
         self.last_block_is_idle = True
 
+    @property
+    def has_state(self) -> bool:
+        """Records wait for a block."""
+        return bool(self._state)
+
     def take_state(self) -> list[StateRecord]:
         """The buffered records, to go before a frame's records in its own block."""
         records, self._state, self._state_bytes = self._state, [], 0

@@ -33,6 +33,9 @@ class SetPlan(NamedTuple):
     needs_keys: bool = False
     """Of a compacted topic: an item without a key is refused."""
 
+    is_simple: bool = False
+    """Every item is stored just so, unless it says something of its own."""
+
 
 class Verdict(NamedTuple):
     """What becomes of one item."""
