@@ -1,4 +1,4 @@
-"""The numpy appender and the plain one write the same bytes and answer the same."""
+"""The numpy appender, that of lone messages and the plain one write and answer the same."""
 
 import random
 from collections.abc import Iterator
@@ -74,8 +74,10 @@ def facts_of(queue: Queue) -> tuple[object, ...]:
     return (queue.number, queue.first, queue.next, list(queue.entries))
 
 
-def run(frames: list[bytes]) -> tuple[list[bytes], list[object], list[object]]:
-    """(blocks written, answers, contents)."""
+def run(
+    frames: list[bytes], *, is_short: bool = True
+) -> tuple[list[bytes], list[object], list[object]]:
+    """(blocks written, answers, contents); not *is_short*: a lone message goes the long way."""
     driver = Driver(config=CONFIG)
     driver.topic("t")
     written: list[bytes] = []
@@ -83,7 +85,9 @@ def run(frames: list[bytes]) -> tuple[list[bytes], list[object], list[object]]:
     for number, body in enumerate(frames):
         if number % 2:  # a state record that goes into the same block
             driver.engine.fence("another", number, driver.now)
-        pending = driver.engine.send("gw", decode(body), driver.now)
+        frame = decode(body)
+        frame.lone = frame.lone if is_short else None
+        pending = driver.engine.send("gw", frame, driver.now)
         batch = driver.engine.take_writes()
         assert batch is not None
         written += [bytes(buffer) for part in batch.parts for buffer in part.buffers]
@@ -113,6 +117,15 @@ def test_numpy_writes_what_the_plain_appender_writes(
     with without_numpy(monkeypatch):
         assert decode(frames[0]).matrix is None
         assert run(frames) == fast
+
+
+def test_a_lone_message_is_written_as_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (store.lifecycle, store.log.log, store.log.recovery):
+        monkeypatch.setattr(module, "urandom", same_random)
+    rng = random.Random(5)
+    frames = [random_frame(rng, number, 1) for number in range(1, 61)]
+    assert all([decode(frame).lone is not None for frame in frames])
+    assert run(frames) == run(frames, is_short=False)
 
 
 def test_rot_in_a_big_block_costs_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
