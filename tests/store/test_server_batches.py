@@ -2,35 +2,21 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.records import decode_records, parse_offset_message_id
-from store.app import Store
 from tests.support.store_server import ask, connected, running_store
 
-MEMBERS = 40
+MEMBERS = 250
+MIDDLE = 125
 PLAIN = "UNIQ_KEY\x01%05d\x02TAGS\x01red\x02"
 OTHER_TAG = "UNIQ_KEY\x01%05d\x02TAGS\x01tan\x02"
 DELAYED = "UNIQ_KEY\x01%05d\x02DELAY\x0123\x02"
 """Of the same size."""
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with running_store(tmp_path) as store:
-        yield store
-
-
-@pytest.fixture
-async def client(store: Store) -> AsyncIterator[RemotingClient]:
-    async with connected(store) as client:
-        yield client
 
 
 def fields_of(topic: str, queue_id: int) -> dict[str, str]:
@@ -65,12 +51,21 @@ async def stored(client: RemotingClient, topic: str, queue_id: int) -> list[tupl
             )
 
 
-async def test_batches_of_a_tick(client: RemotingClient) -> None:
+async def test_batches_of_a_tick(tmp_path: Path) -> None:
     """Two queues, two topics, batches that differ inside: all of it in order, none of it lost."""
+    async with running_store(tmp_path) as store, connected(store) as client:
+        wanted = await send_all(client)
+        await check(client, wanted)
+    async with running_store(tmp_path) as store, connected(store) as client:
+        await check(client, wanted)  # read from the disk, where its CRCs count
+
+
+async def send_all(client: RemotingClient) -> dict[tuple[str, int], list[int]]:
+    """Bodies that were acknowledged, by topic and queue."""
     for topic in ("T", "U"):
         for queue_id in (0, 1):  # the first send is looked at, and the next are not
             await ask(client, 320, fields_of(topic, queue_id), batch(0, [PLAIN]))
-    plain, middle = [PLAIN] * MEMBERS, MEMBERS // 2
+    plain, middle = [PLAIN] * MEMBERS, MIDDLE
     mixed = [*plain[:middle], OTHER_TAG, *plain[middle + 1 :]]
     delayed = [*plain[:middle], DELAYED, *plain[middle + 1 :]]
     torn = batch(40_000, plain)[:-1] + b"\x01"
@@ -100,12 +95,16 @@ async def test_batches_of_a_tick(client: RemotingClient) -> None:
         numbers += [int(body[at + 20 : at + 28]) for at in range(0, len(body), size)]
         if body is not torn:
             assert await by_id(client, ids[-1]) == b"%08d" % numbers[-1]
+    return wanted
+
+
+async def check(client: RemotingClient, wanted: dict[tuple[str, int], list[int]]) -> None:
     for (topic, queue), numbers in wanted.items():
         found = await stored(client, topic, queue)
         assert [int(body) for body, _, _ in found] == numbers
         assert [int(name) for _, name, _ in found if name.isdigit()] == numbers[: len(found)]
         tags = {int(body) for body, _, tag in found if tag == "tan"}
-        assert tags == ({3000 + middle} if (topic, queue) == ("T", 0) else set())
+        assert tags == ({3000 + MIDDLE} if (topic, queue) == ("T", 0) else set())
 
 
 async def by_id(client: RemotingClient, message_id: str) -> bytes:
