@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from protocols.errors import PeerError
-from protocols.remoting.codes import LANGUAGES, TRUNCATED_CODES
+from protocols.remoting.codes import LANGUAGES, TRUNCATED_CODES, RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.private import PrivateCode
 
@@ -30,15 +30,19 @@ BINARY_CODE_MAX: Final = 0x7FFF
 LARGE_FRAME_BYTES: Final = 32 << 10
 """Frames from this size are copied alone."""
 
+VIEW_BYTES_MIN: Final = 4 << 10
+"""Client batches from this size are not copied out of what was read with them."""
+
 HEAD: Final = struct.Struct(">II")
 _FIXED: Final = struct.Struct(">hBhiiI")
 _CODE: Final = struct.Struct(">h")
 _U32: Final = struct.Struct(">I")
 _U16: Final = struct.Struct(">H")
 _LANGUAGE_BYTE: Final = {name: index for index, name in enumerate(LANGUAGES)}
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = _LANGUAGE_BYTE["OTHER"]
 
-Frame = tuple[int, bytes, bytes]
+Frame = tuple[int, bytes, bytes | memoryview]
 """(serialization, header, body)."""
 
 
@@ -100,6 +104,7 @@ def take_frames(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) ->
         if n > LARGE_FRAME_BYTES:
             return _take_large(buffer, n + 4, word)
     data = bytes(buffer)
+    view = memoryview(data)
     frames: list[Frame] = []
     start, end = 0, len(data)
     while end - start >= HEAD.size:
@@ -112,7 +117,9 @@ def take_frames(buffer: bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) ->
         header, stop = start + HEAD.size, start + 4 + n
         if stop > end:
             break
-        frames.append((word >> 24, data[header : header + h], data[header + h : stop]))
+        body = header + h
+        source = data if stop - body < VIEW_BYTES_MIN else view
+        frames.append((word >> 24, data[header:body], source[body:stop]))
         start = stop
     del buffer[:start]
     return frames
@@ -180,16 +187,20 @@ def take_commands(
 
 
 def decode_frame(frame: Frame) -> RemotingCommand:
-    """The command of one frame. Raises PeerError."""
+    """The command of one frame; client batches may be views of what was read. Raises PeerError."""
     serialization, header, body = frame
     if serialization == BINARY:
-        return _decode_binary_header(header, body)
-    if serialization == JSON:
-        return _decode_json_header(header, body)
-    raise PeerError(f"unknown header serialization {serialization}")
+        command = _decode_binary_header(header, body)
+    elif serialization == JSON:
+        command = _decode_json_header(header, body)
+    else:
+        raise PeerError(f"unknown header serialization {serialization}")
+    if type(body) is memoryview and command.code != _SEND_BATCH:
+        command.body = bytes(body)
+    return command
 
 
-def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
+def _decode_json_header(header: bytes, body: bytes | memoryview) -> RemotingCommand:
     try:
         plain = _decode_plain_json(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -206,7 +217,7 @@ def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
     )
 
 
-def _decode_any_json_header(header: bytes, body: bytes) -> RemotingCommand:
+def _decode_any_json_header(header: bytes, body: bytes | memoryview) -> RemotingCommand:
     """A header that is not as Java writes it: nulls and numbers among the fields, or no header."""
     try:
         parsed = _decode_json(header)
@@ -232,7 +243,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
+def _decode_binary_header(header: bytes, body: bytes | memoryview) -> RemotingCommand:
     try:
         code, language, version, opaque, flag, size = _FIXED.unpack_from(header)
         at = _FIXED.size
@@ -312,7 +323,7 @@ def encode_pieces(commands: Sequence[RemotingCommand]) -> list[bytes]:
     return pieces
 
 
-def _frame_bytes(serialization: int, header: bytes, body: bytes) -> bytes:
+def _frame_bytes(serialization: int, header: bytes, body: bytes | memoryview) -> bytes:
     size = len(header)
     return HEAD.pack(4 + size + len(body), serialization << 24 | size) + header + body
 

@@ -3,7 +3,7 @@
 import pytest
 
 from protocols.remoting.plain_records import PlainRecords
-from store.handlers.plain import message_ids
+from store.handlers.plain import ids_of_runs, message_ids
 
 
 @pytest.mark.parametrize("count", [1, 2, 32])
@@ -11,6 +11,14 @@ def test_ids_of_an_answer(count: int) -> None:
     positions = [number * 1_000_003 for number in range(count)]
     wanted = ",".join([f"7F00{position:016X}" for position in positions])
     assert message_ids("7F00", positions) == wanted
+
+
+def test_ids_of_many_answers() -> None:
+    """As each by itself; a refused run has none."""
+    runs = [range(10**12, 10**12 + 1000 * count, 1000) for count in (32, 1, 0, 100, 40, 0)]
+    wanted = [message_ids("7F00", positions) if positions else "" for positions in runs]
+    assert ids_of_runs("7F00", runs) == wanted
+    assert ids_of_runs("7F00", []) == []
 
 
 def test_each_text_is_judged_by_itself() -> None:
