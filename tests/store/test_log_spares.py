@@ -86,6 +86,21 @@ def test_a_spare_of_another_size_is_removed() -> None:
     assert spares.take(0) == "00000004.spare"
 
 
+def test_segments_that_fill_in_no_time_are_not_filled_with_zeros_first() -> None:
+    """Zeros would take half of what the disk can do; later ones are filled again."""
+    spares = Spares(SMALL.segment_bytes, is_zero_filled=True)
+    for wall_ms, are_filled in ((10_000, True), (10_300, False), (30_000, True)):
+        spares.take(wall_ms)
+        work = spares.wanted(1.0)
+        assert work is not None
+        assert work.is_zero_filled is are_filled
+        disk = SimulatedDisk()
+        while not work.execute(disk):
+            pass
+        assert disk.size(work.name) == SMALL.segment_bytes
+        spares.prepared(work)
+
+
 def test_a_renamed_file_whose_name_was_lost_holds_nothing() -> None:
     """A header whose number is not the file's: its rename did not last, so no block was written."""
     store = Driver()
