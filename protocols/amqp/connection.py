@@ -262,7 +262,7 @@ class AmqpConnection:
             self.deadline = now + CLOSE_S_MAX
 
     def block(self, reason: str) -> None:
-        """Tell a client that can hear it that nothing it publishes is read for now."""
+        """Ask a client that can hear it to publish nothing for now."""
         if not self.is_blocked and self.has_capability("connection.blocked"):
             self.is_blocked = True
             self.send(0, ConnectionBlocked(reason))

@@ -51,6 +51,9 @@ THROTTLE_PAUSE_S: Final = 0.2
 CREDENTIALS_S_MAX: Final = 3600.0
 """Of one timer; credentials that last longer are looked at again."""
 
+FULL_S: Final = 1.0
+"""How long a publisher is told to wait for a full store, which looks once a second for room."""
+
 UNAUTHENTICATED: Final = Identity(name="", is_anonymous=True)
 
 
@@ -95,6 +98,7 @@ class Session:
         self._expiring: asyncio.TimerHandle | None = None
         self._is_over = False
         self._pauses: set[str] = set()
+        self._blocks: set[str] = set()
         self._waiting_count = 0
         self._drain_waiters: list[Callable[[], None]] = []
         self._confirming: list[ChannelWork] = []
@@ -312,15 +316,12 @@ class Session:
         pipeline = self.services.pipeline
         if "congested" not in self._pauses and pipeline.is_congested(self.call):
             self._pause("congested")
-            self.connection.block("the store is behind")
-            self.driver.flush_soon()
+            self._block("congested", "the store is behind")
             pipeline.when_clear(self._clear, self.call)
 
     def _clear(self) -> None:
         self._unpause("congested")
-        if not self._is_over:
-            self.connection.unblock()
-            self.driver.flush_soon()
+        self._unblock("congested")
 
     def published(self, count: int, worst: Code) -> None:
         """Results of a run have come."""
@@ -331,6 +332,22 @@ class Session:
         if worst == Code.TOO_MANY_REQUESTS and "throttled" not in self._pauses:
             self._pause("throttled")
             self._loop.call_later(THROTTLE_PAUSE_S, self._unpause, "throttled")
+        elif worst == Code.MASTER_PERSISTENCE_TIMEOUT and "full" not in self._blocks:
+            # it is read on all the same: acks are what makes room
+            self._block("full", "low on disk")
+            self._loop.call_later(FULL_S, self._unblock, "full")
+
+    def _block(self, why: str, text: str) -> None:
+        """Ask the client to publish nothing for now."""
+        self._blocks.add(why)
+        self.connection.block(text)
+        self.driver.flush_soon()
+
+    def _unblock(self, why: str) -> None:
+        self._blocks.discard(why)
+        if not self._blocks and not self._is_over:
+            self.connection.unblock()
+            self.driver.flush_soon()
 
     def _pause(self, why: str) -> None:
         if not self._pauses:

@@ -4,6 +4,7 @@ and publishes are taken again once nobody is owed the oldest messages any more.
 """
 
 import asyncio
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import aio_pika
 import grpc
 import grpc.aio
+import pika
 import pytest
 from aio_pika.exceptions import DeliveryError
 
@@ -105,6 +107,22 @@ async def publish_amqp(up: Daemon) -> bool:
         return True
 
 
+def publish_pika(up: Daemon) -> list[str]:
+    """What a connection hears that publishes once, until it hears that it may go on."""
+    heard: list[str] = []
+    parameters = pika.ConnectionParameters("127.0.0.1", up.port("amqp"))
+    with pika.BlockingConnection(parameters) as connection:
+        connection.add_on_connection_blocked_callback(
+            lambda _, blocked: heard.append(blocked.method.reason)
+        )
+        connection.add_on_connection_unblocked_callback(lambda *_: heard.append("unblocked"))
+        connection.channel().basic_publish("amq.topic", f"{TOPIC}.a", BODY)
+        end = time.monotonic() + PATIENCE_S
+        while "unblocked" not in heard and time.monotonic() < end:
+            connection.process_data_events(time_limit=1)
+    return heard
+
+
 async def publish_grpc(up: Daemon) -> int:
     """The status code of SendMessage."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{up.port('grpc')}") as channel:
@@ -150,6 +168,7 @@ async def test_a_full_store_refuses_in_each_protocols_words(
     assert await publish_mqtt(up, V5) == 0x97
     assert await publish_mqtt(up, V311) is None
     assert not await publish_amqp(up)
+    assert await asyncio.to_thread(publish_pika, up) == ["low on disk", "unblocked"]
     assert await publish_grpc(up) == Code.MASTER_PERSISTENCE_TIMEOUT
     assert await publish_remoting(up) == ResponseCode.SERVICE_NOT_AVAILABLE
     for _ in range(count):
