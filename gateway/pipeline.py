@@ -28,7 +28,7 @@ from gateway.mirrors import Mirrors
 from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
-from gateway.throttle import Bucket, release, take
+from gateway.throttle import fitting, release, take
 from protocols import clock
 from protocols.canonical import (
     AckResult,
@@ -55,6 +55,9 @@ DECISIONS_MAX: Final = 1 << 15
 
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest body (RocketMQ's ``maxMessageSize``)."""
+
+ONE_BY_ONE: Final = frozenset({"mqtt", "amqp"})
+"""Protocols without batches: what came in one read is no more than messages that came together."""
 
 IDS_AT_ONCE: Final = 1 << 14
 """Message ids taken in one step; their counter has 16 bits."""
@@ -235,11 +238,12 @@ class GatewayPipeline:
             except RouteUnknown as unknown:
                 self._wait_for_route(unknown, batch)
                 return False
-            if decision.buckets and not self._throttled(batch, decision.buckets, start, stop):
+            end = stop
+            if decision.buckets and (end := self._admitted(batch, decision, start, stop)) < start:
                 return False
-            if batch.next_index == start:
-                batch.next_index = stop
-                self._submit(batch, start, stop, decision)
+            batch.next_index = stop
+            if end > start:
+                self._submit(batch, start, end, decision)
         batch.settle(1)
         return True
 
@@ -308,23 +312,30 @@ class GatewayPipeline:
 
     # ── throttle ────────────────────────────────────────────────────────────────────────
 
-    def _throttled(self, batch: Batch, buckets: Sequence[Bucket], start: int, stop: int) -> bool:
-        """Take from the buckets; False: wait. Refused messages are answered and stepped over."""
+    def _admitted(self, batch: Batch, decision: Decision, start: int, stop: int) -> int:
+        """
+        Take from the buckets; the messages before the result may go. Less than *start*: wait.
+
+        Those behind it are refused. Of what a client sent one by one, the first may go though
+        they came in one read with more than there is room for; a client's own batch is one.
+        """
         if batch.is_admitted:  # it has waited its time
             batch.is_admitted = False
-            return True
-        count = stop - start
-        size_bytes = sum([len(batch.messages[index].body) for index in range(start, stop)])
-        verdict = take(buckets, count, size_bytes, clock.monotonic())
+            return stop
+        buckets, count, now = decision.buckets, stop - start, clock.monotonic()
+        sizes = [len(batch.messages[index].body) for index in range(start, stop)]
+        verdict = take(buckets, count, sum(sizes), now)
         if verdict.refused_by:
             hint = f"throttle {verdict.refused_by}; retry in {verdict.retry_s:.1f} s"
-            batch.remaining += count
-            batch.next_index = stop
-            batch.fail(start, stop, Code.TOO_MANY_REQUESTS, hint)
-            return True
+            count = fitting(buckets, sizes, now) if batch.call.protocol in ONE_BY_ONE else 0
+            batch.remaining += stop - start - count
+            batch.fail(start + count, stop, Code.TOO_MANY_REQUESTS, hint)
+            if not count:
+                return start
+            verdict = take(buckets, count, sum(sizes[:count]), now)
         if not verdict.is_taken:
             self._hold(batch, verdict.delay_s)
-            return False
+            return start - 1
         done = batch.done
 
         def released(results: SendResults) -> None:
@@ -335,8 +346,8 @@ class GatewayPipeline:
         if verdict.delay_s > 0:
             batch.is_admitted = True
             self._hold(batch, verdict.delay_s)
-            return False
-        return True
+            return start - 1
+        return start + count
 
     def _hold(self, batch: Batch, delay_s: float) -> None:
         """Look at the batch again later; meanwhile its client need not be read."""

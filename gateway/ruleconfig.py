@@ -389,7 +389,9 @@ class ThrottleConfig(ConfigModel):
 
     over: str = "reject"
     """What happens above a rate: ``reject``, ``delay 200ms then reject``, or ``wait``: nothing is
-    refused, the client is not read until there is room (protocols that can: MQTT)."""
+    refused, the client is not read until there is room (protocols that can: MQTT). Of what an MQTT
+    or AMQP client sends in a row the first go as far as there is room; a batch of the other
+    protocols goes or is refused as one."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> "ThrottleConfig":

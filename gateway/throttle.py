@@ -7,6 +7,7 @@ that is on the path of a message, and an empty tuple costs nothing.
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from gateway.ruleconfig import ThrottleConfig
@@ -52,10 +53,14 @@ class _Tokens:
 
     def wait_s(self, cost: float, now: float) -> float:
         """Seconds until *cost* can be taken; a batch above the capacity waits for a full one."""
+        return max(0.0, (min(cost, self.capacity) - self.left(now)) / self.rate)
+
+    def left(self, now: float) -> float:
+        """Tokens there are."""
         if self.at:
             self.level = min(self.capacity, self.level + (now - self.at) * self.rate)
         self.at = now
-        return max(0.0, (min(cost, self.capacity) - self.level) / self.rate)
+        return self.level
 
 
 class Bucket:
@@ -112,8 +117,7 @@ class Bucket:
             ("connect_rate", self.connect_tokens),
         ):
             if rate is not None:
-                rate.wait_s(0, now)
-                left[name] = round(rate.level, 1)
+                left[name] = round(rate.left(now), 1)
         if self.inflight_max is not None:
             left["inflight"] = self.inflight_max - self.inflight_count
         if self.connections_max is not None:
@@ -138,6 +142,21 @@ def take(buckets: Sequence[Bucket], count: int, size_bytes: int, now: float) -> 
             bucket.bytes_tokens.level -= size_bytes
         bucket.inflight_count += count
     return GO if delay == 0.0 else Verdict(delay)
+
+
+def fitting(buckets: Sequence[Bucket], sizes: Sequence[int], now: float) -> int:
+    """How many messages, of these sizes in bytes and in this order, could be taken at once."""
+    count = len(sizes)
+    for bucket in buckets:
+        if bucket.inflight_max is not None:
+            count = min(count, bucket.inflight_max - bucket.inflight_count)
+        if bucket.publish_tokens is not None:
+            count = min(count, int(bucket.publish_tokens.left(now)))
+        if bucket.bytes_tokens is not None:
+            left = bucket.bytes_tokens.left(now)
+            sums = accumulate(sizes[: max(count, 0)])
+            count = sum(1 for size_bytes in sums if size_bytes <= left)
+    return max(count, 0)
 
 
 def release(buckets: Sequence[Bucket], count: int) -> None:

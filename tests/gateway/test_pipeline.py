@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -408,6 +409,29 @@ async def test_back_pressure(world: World) -> None:
     await until(lambda: len(done) == 20)
     assert resumed == [1]
     assert not world.core.pipeline.is_congested(sender)
+
+
+@pytest.mark.parametrize(("protocol", "stored"), [("mqtt", 3), ("remoting", 0)])
+async def test_of_too_many_at_once_the_first_may_go(
+    world: World, protocol: str, stored: int
+) -> None:
+    """What came in one read is many publishes; a producer's own batch is one."""
+    entry = {"name": "few", "per": "client", "publish": "24/h", "burst": "600s"}
+    config = GatewayConfig.model_validate(
+        {
+            "clusters": {"default": {"namesrv": ["127.0.0.1:9876"]}},
+            "routes": [{"name": "default", "to": [{"cluster": "default"}]}],
+            "throttle": [entry],
+        }
+    )
+    pipeline = world.core.pipeline
+    pipeline.use(Policy.from_config(config))
+    sender = replace(call("few"), protocol=protocol)
+    first = await pipeline.send(sender, messages("t", b"x"))
+    assert first[0].code == Code.OK
+    results = await pipeline.send(sender, messages("t", *(b"%d" % n for n in range(6))))
+    codes = [result.code for result in results]
+    assert codes == [Code.OK] * stored + [Code.TOO_MANY_REQUESTS] * (6 - stored)
 
 
 async def test_a_held_call_is_congested_until_its_messages_went(world: World) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.ruleconfig import ThrottleConfig
 from gateway.rules import Facts
-from gateway.throttle import Throttle, release, take
+from gateway.throttle import Throttle, fitting, release, take
 from protocols.canonical import Identity
 
 
@@ -61,6 +61,20 @@ def test_a_batch_above_the_capacity_passes_when_the_bucket_is_full() -> None:
     assert take(buckets, 25, 0, 1.0).refused_by == ""
     assert take(buckets, 1, 0, 2.0).refused_by == "device"
     assert take(buckets, 1, 0, 2.7).refused_by == ""
+
+
+def test_what_fits_of_many() -> None:
+    """The first so many, by every limit; none where there is no room at all."""
+    limits = throttle(DEVICE, {"name": "bytes", "bytes": "100/s", "burst": "1s", "inflight": 8})
+    buckets = limits.buckets(facts())
+    assert fitting(buckets, [1] * 20, 1.0) == 8
+    assert fitting(buckets, [60, 40, 1], 1.0) == 2
+    assert take(buckets, 6, 0, 1.0).refused_by == ""
+    assert fitting(buckets, [1] * 20, 1.0) == 2
+    release(buckets, 6)
+    assert fitting(buckets, [1] * 20, 1.0) == 4
+    assert take(buckets, 4, 100, 1.0).refused_by == ""
+    assert fitting(buckets, [1], 1.0) == 0
 
 
 def test_inflight_is_released_by_results() -> None:

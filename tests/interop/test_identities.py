@@ -42,8 +42,8 @@ listeners:
 throttle:
   - {{ name: door, per: listener, when: {{ listener: tight }}, connections: 2 }}
   - {{ name: each, per: identity, when: {{ identity: twin }}, connections: 1 }}
-  - {{ name: tenant, per: tenant, when: {{ tenant: acme }}, connect_rate: 1/m, burst: 60s }}
-  - {{ name: pace, per: client, when: {{ identity: slow }}, publish: 1/m, burst: 60s }}
+  - {{ name: tenant, per: tenant, when: {{ tenant: acme }}, connect_rate: 1/h, burst: 600s }}
+  - {{ name: pace, per: client, when: {{ identity: slow }}, publish: 1/h, burst: 600s }}
 """
 ACL = """
 topic read news
