@@ -34,6 +34,7 @@ from gateway.identity import Identities
 from gateway.listeners import Listeners, Section
 from gateway.local import LocalParts
 from gateway.matching import MatchingTable
+from gateway.members import StoreMembers
 from gateway.metrics import Registry
 from gateway.observing import Observer
 from gateway.pipeline import GatewayPipeline
@@ -93,6 +94,7 @@ class Gateway:
         self._tasks = Tasks("gateway")
         self._clusters: dict[str, ClusterClient] = {}
         self._pipeline: GatewayPipeline | None = None
+        self._members: StoreMembers | None = None
         self._streams: Streams | None = None
         self._bans: Bans | None = None
         self._weights: Weights | None = None
@@ -140,7 +142,13 @@ class Gateway:
         """Listeners first: clients are told and what is in flight is answered."""
         await close_all(self.drain, self._registration, self.listeners, self._tasks, *self._bridges)
         await close_all(
-            self._bans, self._held, self._replies, self._dispatcher, self._services, self._observer
+            self._members,
+            self._bans,
+            self._held,
+            self._replies,
+            self._dispatcher,
+            self._services,
+            self._observer,
         )
         await close_all(self._streams, self._pipeline)
         if self._directory is not None:
@@ -231,6 +239,8 @@ class Gateway:
         self._pipeline.auto_topics = AutoTopics(
             self._directory, lambda: self._policy.addressing.auto_topics_max
         )
+        self._members = StoreMembers(self._directory, self._clusters)
+        self._pipeline.resends.members = self._members
         self._weights = Weights(self._directory, self._weights_changed)
         self._streams = Streams(self._clusters, self._pipeline)
         self._bans = Bans(self._directory, self.clients)
@@ -265,6 +275,7 @@ class Gateway:
         self._dispatcher.start()
         self._held.start()
         self._replies.start()
+        self._members.start()
         self._bans.start()
         if self.admin is not None:
             self.admin.client_routes.joined(self._bans, self._observer)

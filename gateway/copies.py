@@ -60,8 +60,11 @@ class CopyMaker:
             if link is not home:
                 copies += [self._copy(link, 0, c, is_primary=False) for c in _chunks(queues)]
         if len(copies) > 1:
+            ordinals: dict[StoreLink, int] = {}
             for copy in copies:
                 copy.count_targets(copies)
+                if not copy.is_primary:
+                    copy.ordinal = ordinals[copy.link] = ordinals.get(copy.link, 0) + 1
         return tuple(copies)
 
     def _copy(

@@ -108,6 +108,13 @@ class Decider:
         if len(self._missing) > 10_000:
             del self._missing[next(iter(self._missing))]
 
+    def keeps_order(self, call: Call, head: Head, *, now_ms: int) -> bool:
+        """Whether what one store should take waits for it rather than go to another."""
+        topic = self._named_topic(call, head, self.clusters[self.default_cluster])
+        facts = facts_of(call, "publish", subject=head.subject, topic=topic, wall_ms=now_ms)
+        route = self.policy.routes.decide(facts)
+        return route is None or not route.is_order_best_effort
+
     def store_of(self, call: Call) -> str:
         """The store that a connection's order key has chosen; empty: none yet."""
         return self._sticky.get(call, "")

@@ -8,6 +8,7 @@ frame is decided again when a table changes: that is what the SUBACK barrier sta
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -28,6 +29,7 @@ from gateway.mirrors import Mirrors
 from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
+from gateway.resends import Resends
 from gateway.throttle import fitting, release, take
 from protocols import clock
 from protocols.canonical import (
@@ -97,6 +99,7 @@ class GatewayPipeline:
         self.receipts = Receipts(clusters, self.decider)
         self.mirrors = Mirrors(clusters, self.decider, self._submit)
         self._onces = OnceReleases(clusters)
+        self.resends = Resends(clusters, self.decider)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("pipeline")
         self._incoming: list[tuple[Call, Sequence[Message], Callable[[SendResults], None]]] = []
@@ -205,6 +208,8 @@ class GatewayPipeline:
             size_bytes=body_bytes(messages),
             is_plain=is_plain,
         )
+        if not is_plain:
+            batch.is_resend = any([message.is_resend for message in messages])
         lane = self._lanes.get(call)
         if lane is None:
             if len(self._lanes) >= self._lane_count_max:
@@ -221,6 +226,9 @@ class GatewayPipeline:
 
     def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:
         """Send a batch on, from where it stopped; False: it waits and will be called again."""
+        if batch.is_resend:
+            self._tasks.start(self._find_first(batch), name="resend")
+            return False
         messages = batch.messages
         run_head = messages.head if type(messages) is MessageRun else None
         total = len(batch.ids)
@@ -400,6 +408,33 @@ class GatewayPipeline:
             await cluster.create_topic(topic, CATCH_ALL_QUEUES)
         else:
             self.decider.missing(cluster.name, topic, clock.wall_ms() + OVER_BUDGET_MS)
+
+    # ── resends ─────────────────────────────────────────────────────────────────────────
+
+    async def _find_first(self, batch: Batch) -> None:
+        """Send a batch to where its first attempt is, if some store has it; then go on."""
+        batch.is_resend = False
+        try:
+            batch.messages = await self.resends.located(batch.call, batch.messages)
+        except Refused as error:
+            total = len(batch.ids)
+            batch.remaining += total
+            batch.next_index = total
+            batch.fail(0, total, error.code, error.hint)
+        else:
+            self._settle_moved(batch)
+        self._resume_later(batch)
+
+    def _settle_moved(self, batch: Batch) -> None:
+        """A message whose store has it is stored, though its topic has moved elsewhere."""
+        head = batch.messages[0].head
+        if len(batch.ids) > 1 or not head.broker:
+            return
+        with contextlib.suppress(RouteUnknown):
+            decision = self._decision(batch, 0, head, self.decider.stamp, clock.wall_ms())
+            refusal = decision.refusal
+            if refusal is not None and refusal.code == Code.TOPIC_NOT_FOUND:
+                batch.next_index = 1
 
     def _resume_later(self, batch: Batch) -> None:
         self._resume(batch)

@@ -199,8 +199,9 @@ class Head:
 
 ONCE_BYTES: Final = 16
 
-RELEASED_ONCE_PREFIX: Final = b"\xffq2\x00"
-"""How a once-key begins that counts until it is released; others count for some minutes."""
+RELEASED_ONCE_PREFIX: Final = b"\xffq2"
+"""How a once-key begins that counts until it is released; others count for some minutes. The
+byte after it tells the copies of one message apart; 0: the primary's."""
 
 
 class Message(NamedTuple):
@@ -237,6 +238,9 @@ class Message(NamedTuple):
 
     flag: int = 0
     """RocketMQ's 32 bits of the application's own (``Message.flag``)."""
+
+    is_resend: bool = False
+    """A store may have it under its once-key from an earlier connection: look for it first."""
 
 
 class SendResult(NamedTuple):

@@ -370,6 +370,12 @@ class Engine:
             self._parts.once.release(known)
         return self._wait(None)
 
+    def find_once(self, keys: Sequence[bytes], now: Now) -> Pending[bytes]:
+        """1 for each once-key that has a message here, 0 for the others."""
+        self._core.at(now)
+        find, wall_ms = self._parts.once.find, self._core.log.wall_ms
+        return self._wait(bytes([find(key, wall_ms) is not None for key in keys]))
+
     @property
     def is_full(self) -> bool:
         """Sends are refused (acks, grants and deletions still go)."""

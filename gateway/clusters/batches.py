@@ -65,6 +65,7 @@ class Copy:
         "is_reported",
         "link",
         "order_hash",
+        "ordinal",
         "queue_id",
         "queues",
         "set_bytes",
@@ -99,6 +100,9 @@ class Copy:
 
         self.template = template
         self.order_hash = order_hash
+        self.ordinal = 0
+        """Tells the copies of a message at one store apart; 0: the primary, or the only one."""
+
         self.flags = head.qos | (int(ItemFlag.RETAIN) if head.retain else 0)
         self.is_only = True
         """The message is on no other store: until it is in a frame it may be routed again."""
@@ -149,6 +153,7 @@ class Batch:
         "ids",
         "is_admitted",
         "is_plain",
+        "is_resend",
         "lane",
         "messages",
         "next_index",
@@ -182,6 +187,9 @@ class Batch:
         self.size_bytes = size_bytes
         self.is_plain = is_plain
         """No message says anything that its head does not."""
+
+        self.is_resend = False
+        """Stores are to be asked for it before it goes anywhere."""
 
         self.remaining = 1
         """Copies still without an answer, and 1 until all of it is on its way."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.clusters.batches import Copy, Run, bodies_of
 from gateway.mapping import clean, without_reserved
-from protocols.canonical import Message
+from protocols.canonical import RELEASED_ONCE_PREFIX, Message
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import SysFlag
 from protocols.remoting.private import FRAME_BYTES_MAX, FRAME_ITEMS_MAX
@@ -273,6 +273,8 @@ class FrameSender:
                 break  # ``_drop_unfit`` answers it
             if message.once_key:
                 once_key = once_hash(message.once_key)
+                if copy.ordinal:
+                    once_key = copy_key(once_key, copy.ordinal)
                 flags |= HAS_ONCE_KEY
             if not body and flags & RETAIN:
                 flags |= CLEARS_RETAINED
@@ -349,6 +351,14 @@ def _plain_item(copy: Copy, set_index: int, size: int, *, is_empty: bool) -> byt
 def once_hash(key: bytes) -> bytes:
     """A once-key of any length as the 16 bytes of the wire."""
     return key if len(key) == 16 else blake2b(key, digest_size=16).digest()
+
+
+def copy_key(key: bytes, ordinal: int) -> bytes:
+    """The once-key of a copy that is not the primary: a store may keep several of a message."""
+    if key.startswith(RELEASED_ONCE_PREFIX):
+        at = len(RELEASED_ONCE_PREFIX)
+        return key[:at] + bytes((min(ordinal, 255),)) + key[at + 1 :]
+    return blake2b(key + ordinal.to_bytes(4, "big"), digest_size=16).digest()
 
 
 def held_flags(message: Message) -> int:

@@ -119,6 +119,10 @@ class StoreLink(Protocol):
         """These once-keys may name other messages; durable when this returns. Raises Refused."""
         ...
 
+    async def find_once(self, keys: Sequence[bytes]) -> Sequence[int]:
+        """1 for each once-key that has a message there. Raises Refused."""
+        ...
+
     # ── groups and streams ──────────────────────────────────────────────────────────────
 
     async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:

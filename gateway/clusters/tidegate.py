@@ -334,6 +334,12 @@ class TidegateLink:
     async def release_once(self, keys: Sequence[bytes]) -> None:
         await self._done(PrivateCode.ONCE_RELEASE, b"".join(keys), "once-keys")
 
+    async def find_once(self, keys: Sequence[bytes]) -> Sequence[int]:
+        answer = await self._request(PrivateCode.ONCE_FIND, b"".join(keys))
+        if answer.code != ResponseCode.SUCCESS or len(answer.body) != len(keys):
+            raise refusal_of(answer, "once-keys")
+        return bytes(answer.body)
+
     # ── groups and streams ──────────────────────────────────────────────────────────────
 
     async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:

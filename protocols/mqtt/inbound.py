@@ -216,6 +216,8 @@ class Inbound:
         key = self._once_key(packet_id) if packet.qos == 2 else b""
         wall_ms = clock.wall_ms()
         message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)
+        if packet.dup and key and self._opened.owned.is_present:
+            message = message._replace(is_resend=True)
         if self._is_structured:
             is_implied = self._connection.version != V5
             (message,) = from_structured([message], is_implied=is_implied)
@@ -332,5 +334,6 @@ class Inbound:
 def session_digest(record: SessionRecord) -> bytes:
     """How the once-keys of a session begin."""
     text = f"{record.tenant}\x00{record.client_id}\x00{record.incarnation}"
-    size = ONCE_BYTES - len(RELEASED_ONCE_PREFIX) - 2
-    return RELEASED_ONCE_PREFIX + blake2b(text.encode(), digest_size=size).digest()
+    start = RELEASED_ONCE_PREFIX + b"\x00"
+    size = ONCE_BYTES - len(start) - 2
+    return start + blake2b(text.encode(), digest_size=size).digest()

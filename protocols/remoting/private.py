@@ -48,6 +48,7 @@ class PrivateCode(IntEnum):
     INDEX = 20023  # Index → binary results
     ADOPT = 20024  # Adopt → binary DELIVER body
     ONCE_RELEASE = 20026  # once-keys back to back → empty
+    ONCE_FIND = 20027  # once-keys back to back → one byte each: 1 if it is known, on disk
     QUEUE_CREATE = 20030  # QueueCreate → empty
     QUEUE_DROP = 20031  # QueueDrop → QueueCounts
     QUEUE_PURGE = 20032  # QueuePurge → QueueCounts (ready_count = purged)

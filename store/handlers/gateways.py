@@ -114,13 +114,25 @@ def release_once(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """Once-keys whose exchange is over; answered when that is on disk."""
+    pending = context.engine.release_once(_once_keys(request), clock.read())
+    context.when_durable(connection, request, pending, lambda _: request.answer())
+    return None
+
+
+def find_once(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Which once-keys have a message here; answered when those are on disk."""
+    pending = context.engine.find_once(_once_keys(request), clock.read())
+    context.when_durable(connection, request, pending, lambda found: request.answer(body=found))
+    return None
+
+
+def _once_keys(request: RemotingCommand) -> list[bytes]:
     size = ONCE_BYTES
     require(len(request.body) % size == 0, "once-keys", f"{len(request.body)} bytes")
     body = bytes(request.body)
-    keys = [body[at : at + size] for at in range(0, len(body), size)]
-    pending = context.engine.release_once(keys, clock.read())
-    context.when_durable(connection, request, pending, lambda _: request.answer())
-    return None
+    return [body[at : at + size] for at in range(0, len(body), size)]
 
 
 def live_gateway(
@@ -145,4 +157,5 @@ HANDLERS: dict[int, Handler] = {
     PrivateCode.SETTLE: settle,
     PrivateCode.FENCE: fence,
     PrivateCode.ONCE_RELEASE: release_once,
+    PrivateCode.ONCE_FIND: find_once,
 }

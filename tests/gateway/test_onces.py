@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clusters import tidegate
+from gateway.clusters import routes, tidegate
 from gateway.clusters.link import LinkState
+from gateway.clusters.selector import rendezvous
+from gateway.copies import TARGETS_MAX
 from protocols.canonical import (
     ONCE_BYTES,
     RELEASED_ONCE_PREFIX,
@@ -61,3 +63,104 @@ async def test_a_store_that_comes_back_forgets_before_it_takes(
     await stream.close()
     await core.stop()
     await stores.stop()
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+async def test_a_resend_waits_for_the_store_that_may_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_met: bool
+) -> None:
+    """Whose store was dropped from the routes, also at a gateway that never saw it."""
+    monkeypatch.setattr(routes, "FORGET_S", 0.0)
+    stores = StoreCluster(tmp_path)
+    await stores.start("a", "b")
+    core = await _core("gw-1", stores, 2)
+    head = Head(subject="t", qos=2, order_key=_client_of(core, "b"))
+    message = Message(head, b"1", once_key=KEY)
+    (result,) = await core.pipeline.send(call(), [message])
+    assert (result.code, result.broker) == (Code.OK, "b")
+    await until(lambda: core.directory.get("store/default/b") is not None)
+    await stores.stop_store("b")
+    if not is_met:
+        await core.stop()
+        core = await _core("gw-2", stores, 1)
+    await until(lambda: {link.broker for link in core.cluster.up_links()} == {"a"})
+    await until(lambda: "b" not in core.cluster.routes.brokers)
+    resend = message._replace(is_resend=True)
+    (refused,) = await core.pipeline.send(call(), [resend])
+    assert refused.code == Code.HA_NOT_AVAILABLE
+    await stores.start_store("b")
+    await until(lambda: len(core.cluster.up_links()) == 2)
+    (again,) = await core.pipeline.send(call(), [resend])
+    assert (again.code, again.broker) == (Code.OK, "b")
+    assert again.log_position == result.log_position
+    await core.stop()
+    await stores.stop()
+
+
+async def test_a_resend_goes_where_the_first_is_though_a_new_store_would_take_it(
+    tmp_path: Path,
+) -> None:
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    head = Head(subject="t", qos=2, order_key=_client_of(core, "b", "a"))
+    messages = [Message(head, body, once_key=KEY[:-1] + body) for body in (b"1", b"2")]
+    (first,) = await core.pipeline.send(call(), messages[:1])
+    await stores.add("b")
+    await until(lambda: len(core.cluster.up_links()) == 2)
+    await core.cluster.create_topic("mqtt", 4)
+    (other,) = await core.pipeline.send(call(), [messages[1]._replace(once_key=b"o" * 16)])
+    assert other.broker == "b"
+    resends = [message._replace(is_resend=True) for message in messages]
+    again, new = await core.pipeline.send(call(), resends)
+    assert (again.broker, again.log_position) == ("a", first.log_position)
+    assert (new.code, new.broker) == (Code.OK, "b")
+    await core.stop()
+    await stores.stop()
+
+
+async def test_all_copies_of_a_message_are_stored_once(tmp_path: Path) -> None:
+    """More queues than one record is listed in: no copy is taken for a repeat of another."""
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    filters = [f"t/{number}" for number in range(TARGETS_MAX + 1)]
+    queues = tuple(QueueRef(QueueKind.FILTER, name) for name in filters)
+    specs = [
+        GroupSpec(name=f"mqtt//{q.name}", reads=(Read(queue=q),)) for q in (queues[0], queues[-1])
+    ]
+    sinks = [ListSink(), ListSink()]
+    streams = [
+        await core.streams.open(call(), spec, sink, credit=10)
+        for spec, sink in zip(specs, sinks, strict=True)
+    ]
+    head = Head(subject="t", qos=2, order_key="c", queues=queues)
+
+    async def publish(body: bytes) -> None:
+        (result,) = await core.pipeline.send(call(), [Message(head, body, once_key=KEY)])
+        assert result.code == Code.OK
+
+    await publish(b"1")
+    await publish(b"1 again")
+    released: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    core.pipeline.release_once(call(), KEY, released.set_result)
+    assert await released
+    await publish(b"2")
+    for sink in sinks:
+        assert [delivery.message.body for delivery in await sink.wait(2)] == [b"1", b"2"]
+    for stream in streams:
+        await stream.close()
+    await core.stop()
+    await stores.stop()
+
+
+async def _core(name: str, stores: StoreCluster, store_count: int) -> Core:
+    core = Core(name, stores.name_servers)
+    await core.start(store_count=store_count)
+    return core
+
+
+def _client_of(core: Core, broker: str, *others: str) -> str:
+    """A client id whose QoS 2 publishes go to *broker*, were there these stores."""
+    names = sorted({broker, *others, *core.cluster.links})
+    return next(key for key in map(str, range(100)) if rendezvous(key, names) == broker)

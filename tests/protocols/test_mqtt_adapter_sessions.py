@@ -146,7 +146,7 @@ async def test_qos_2_is_once_over_gateways(broker: FakeBroker) -> None:
     first = Connect(V5, "p", clean_start=False, properties=KEPT)
     async with (
         gateway(broker, "gw-1") as (_, at_1),
-        gateway(broker, "gw-2") as (_, at_2),
+        gateway(broker, "gw-2") as (services, at_2),
         MqttClient(at_2, Connect(V311, "s")) as subscriber,
     ):
         await subscriber.subscribe(SubscribeItem("t", 0))
@@ -161,6 +161,8 @@ async def test_qos_2_is_once_over_gateways(broker: FakeBroker) -> None:
                 assert await two.receive() == Pubcomp(7)
                 two.send(Publish("t", b"1", 2, packet_id=7))
                 assert await two.receive() == Pubrec(7)
+                # what a resumed session says it sent before is looked for, and nothing else
+                assert [message.is_resend for message in services.pipeline.sent] == [True, False]
         assert [packet.payload for packet in await subscriber.publishes(2)] == [b"1", b"1"]
         assert await subscriber.is_silent()
 

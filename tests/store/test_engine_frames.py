@@ -153,7 +153,7 @@ def test_a_once_key_makes_a_repeat_harmless(store: Driver, restarts: bool) -> No
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_released_once_key_names_another_message(store: Driver, restarts: bool) -> None:
     """A key of QoS 2 outlives the window, and ends with its release, also over a restart."""
-    key = RELEASED_ONCE_PREFIX + b"session" + b"p" * 5
+    key = (RELEASED_ONCE_PREFIX + b"\x00session").ljust(16, b"p")
     first = send(store, 1, 1, b"1", once_keys=[key])
     store.later(store.config.once_window_s + 1)
     if restarts:

@@ -13,6 +13,7 @@ from gateway.directory import DirectoryClient
 from gateway.dispatch import Dispatcher
 from gateway.held import GatewayHeld
 from gateway.matching import MatchingTable
+from gateway.members import StoreMembers
 from gateway.metrics import Registry
 from gateway.pipeline import GatewayPipeline
 from gateway.policy import Policy
@@ -50,6 +51,8 @@ class Core:
         self.directory = DirectoryClient(
             self.presence, clusters, self.matching, self.pipeline, address="127.0.0.1:0"
         )
+        self.members = StoreMembers(self.directory, clusters)
+        self.pipeline.resends.members = self.members
         self.streams = Streams(clusters, self.pipeline)
         self.topics = GatewayTopics(clusters, self.pipeline)
         self.metrics = Registry()
@@ -60,6 +63,7 @@ class Core:
         """Returns when joined and so many stores are up."""
         self.cluster.start()
         await self.directory.start()
+        self.members.start()
         self.dispatcher.start()
         self.held.start()
         async with asyncio.timeout(PATIENCE_S):
@@ -69,6 +73,7 @@ class Core:
     async def stop(self) -> None:
         await self.held.close()
         await self.dispatcher.close()
+        await self.members.close()
         await self.streams.close()
         await self.pipeline.close()
         await self.directory.leave()

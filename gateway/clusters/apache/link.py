@@ -504,6 +504,9 @@ class ApacheLink:
     async def release_once(self, keys: Sequence[bytes]) -> None:
         """Apache has no once-keys."""
 
+    async def find_once(self, keys: Sequence[bytes]) -> Sequence[int]:
+        return bytes(len(keys))
+
     async def fence(self, gateway: str, gateway_epoch: int) -> None:
         """Apache has no fences: a woken gateway may still send with an old table."""
 
