@@ -6,8 +6,8 @@ from math import inf
 from typing import NamedTuple
 
 from protocols import clock
+from protocols.directory import PutResult
 from protocols.errors import Refused
-from protocols.pipeline import PutResult
 
 
 class _Waiter(NamedTuple):

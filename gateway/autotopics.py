@@ -8,7 +8,7 @@ renew it. A gateway that asks in the same moment as another may go beyond it by 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from protocols.pipeline import Directory, Put, Record
+from protocols.directory import Directory, Put, Record
 
 PREFIX: Final = "auto-topic/"
 

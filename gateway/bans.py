@@ -19,8 +19,9 @@ from gateway.clients import ClientTable
 from gateway.rules import address_of
 from protocols import clock
 from protocols.canonical import Call
+from protocols.directory import Directory, Put, Record
 from protocols.errors import Code, Refused
-from protocols.pipeline import ClientInfo, Directory, Put, Record
+from protocols.pipeline import ClientInfo
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.bans")

@@ -24,19 +24,11 @@ from typing import Final, NamedTuple, Protocol
 from gateway.bridge_queues import PREFIX, bridge_queue
 from gateway.config import BridgeConfig, ClusterConfig
 from protocols import clock, subjects
-from protocols.canonical import (
-    Call,
-    Delivery,
-    GroupSpec,
-    Head,
-    Identity,
-    Message,
-    Read,
-    ReceiptHandle,
-    Right,
-)
+from protocols.canonical import Call, Delivery, Head, Identity, Message, ReceiptHandle, Right
+from protocols.directory import Put, Record
 from protocols.errors import Code, GatewayError, Refused
-from protocols.pipeline import DeliveryStream, Put, Record, Services
+from protocols.groups import GroupSpec, Read
+from protocols.pipeline import DeliveryStream, Services
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.bridges")

@@ -5,9 +5,9 @@ from typing import Final
 
 from gateway.clusters.link import ASK_S_MAX
 from gateway.topics import GatewayTopics
-from protocols.pipeline import BrokerAnswer
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from protocols.rocketmq import BrokerAnswer
 
 OF_CLIENT: Final = frozenset((ACCESS_KEY, SIGNATURE, SECURITY_TOKEN))
 """Fields that say who the client is; the gateway signs for itself."""

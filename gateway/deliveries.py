@@ -18,16 +18,9 @@ from gateway.decisions import Decider
 from gateway.pipeline import GatewayPipeline
 from gateway.receipts import consume_clusters, tenant_spec
 from gateway.streams import LogicalStream
-from protocols.canonical import (
-    Call,
-    GroupSpec,
-    QueueKind,
-    QueueRef,
-    QueueStat,
-    ReceiptHandle,
-    StoredMessage,
-)
+from protocols.canonical import Call, QueueKind, QueueRef, ReceiptHandle, StoredMessage
 from protocols.errors import Code, GatewayError, Refused
+from protocols.groups import GroupSpec, QueueStat
 from protocols.pipeline import DeliverySink, DeliveryStream
 from protocols.tasks import Tasks, outcomes
 

@@ -23,8 +23,8 @@ from gateway.fences import Fences
 from gateway.matching import PREFIX as FILTER_PREFIX
 from gateway.matching import MatchingTable, encode_row, row_key
 from protocols import clock
+from protocols.directory import Put, PutResult, Record, Subscription
 from protocols.errors import Code, GatewayError, Refused
-from protocols.pipeline import Put, PutResult, Record, Subscription
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.private import (
     DirectoryPut,

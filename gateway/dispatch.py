@@ -22,17 +22,15 @@ from protocols.canonical import (
     INTERNAL,
     Call,
     Delivery,
-    GroupSpec,
     Head,
     Identity,
     Message,
     QueueKind,
     QueueRef,
-    Read,
-    Start,
     StoredMessage,
 )
 from protocols.errors import Code, GatewayError
+from protocols.groups import GroupSpec, Read, Start
 from protocols.pipeline import Metrics, Pipeline
 from protocols.remoting.private import IndexItem
 from protocols.remoting.settling import AckAction, AckItem

@@ -17,12 +17,12 @@ import msgspec
 from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.link import LinkState, StoreLink, refusal_of
 from protocols.errors import Code, GatewayError, PeerError, Refused
-from protocols.pipeline import HalfCheck, HalfPlace
 from protocols.remoting.codes import RequestCode, ResponseCode, SysFlag
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.delays import parse_recall_handle
 from protocols.remoting.headers import HeaderError, int_field
 from protocols.remoting.records import decode_record
+from protocols.rocketmq import HalfCheck, HalfPlace
 from protocols.tasks import Tasks, every
 
 logger = logging.getLogger("tidegate.held")

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import msgspec
 
 from protocols.canonical import QueueKind, QueueRef
-from protocols.pipeline import Record, Subscription
+from protocols.directory import Record, Subscription
 from protocols.subjects import FilterTree, has_wildcard
 
 PREFIX = "filter/"

@@ -17,8 +17,8 @@ from gateway.clusters.client import LINK_KEPT_S, ClusterClient
 from gateway.clusters.link import LinkState
 from gateway.clusters.tidegate import TidegateLink
 from protocols import clock
+from protocols.directory import Directory, Put
 from protocols.errors import Refused
-from protocols.pipeline import Directory, Put
 from protocols.remoting.private import HelloAnswer
 from protocols.tasks import Tasks
 

@@ -33,19 +33,16 @@ from gateway.resends import Resends
 from gateway.throttle import fitting, release, take
 from protocols import clock
 from protocols.canonical import (
-    AckResult,
     Call,
     Delivery,
-    GroupSpec,
     Head,
-    InvisibleTimeChange,
     Message,
-    PopRequest,
     ReceiptHandle,
     SendResult,
     SendResults,
 )
 from protocols.errors import Code, GatewayError, Refused
+from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
 from protocols.message_runs import MessageRun
 from protocols.remoting.records import MessageIds
 from protocols.tasks import Tasks

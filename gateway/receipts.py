@@ -17,16 +17,9 @@ from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.decisions import Decider
 from gateway.mapping import qualified
 from gateway.rules import facts_of
-from protocols.canonical import (
-    AckResult,
-    Call,
-    Delivery,
-    GroupSpec,
-    InvisibleTimeChange,
-    PopRequest,
-    ReceiptHandle,
-)
+from protocols.canonical import Call, Delivery, ReceiptHandle
 from protocols.errors import Code, GatewayError, Refused
+from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
 from protocols.remoting.settling import AckAction
 from protocols.tasks import Tasks
 

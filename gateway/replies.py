@@ -19,12 +19,12 @@ from gateway.clusters.link import LinkState, StoreLink
 from gateway.topics import GatewayTopics
 from protocols import clock
 from protocols.errors import Code, GatewayError, Refused
-from protocols.pipeline import Push, Reply
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import HeaderError
 from protocols.remoting.peer import Peer
 from protocols.remoting.replying import reply_of, send_reply
+from protocols.rocketmq import Push, Reply
 from protocols.tasks import Tasks, every
 
 logger = logging.getLogger("tidegate.replies")

@@ -16,19 +16,10 @@ from gateway.rules import facts_of
 from gateway.throttle import Bucket, Throttle
 from protocols import clock
 from protocols.canonical import Call, Identity
+from protocols.directory import Directory
 from protocols.errors import Code, Refused
-from protocols.pipeline import (
-    Brokers,
-    ClientInfo,
-    Credentials,
-    DeliveryStreams,
-    Directory,
-    Draining,
-    HeldMessages,
-    Pipeline,
-    Replies,
-    Topics,
-)
+from protocols.pipeline import ClientInfo, Credentials, DeliveryStreams, Draining, Pipeline, Topics
+from protocols.rocketmq import Brokers, HeldMessages, Replies
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.services")

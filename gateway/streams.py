@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.clusters.link import LinkState, StoreLink
-from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, Start
+from protocols.canonical import Delivery, ReceiptHandle
 from protocols.delivery_runs import DeliveryRun
 from protocols.errors import Code, GatewayError, Refused
+from protocols.groups import GroupSpec, Start
 from protocols.pipeline import DeliverySink
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from protocols.tasks import Tasks, outcomes

@@ -14,8 +14,8 @@ import msgspec
 
 from gateway.config import GatewayConfig
 from gateway.ruleconfig import RouteConfig, TargetConfig
+from protocols.directory import Directory, Put, Record
 from protocols.errors import Code, Refused
-from protocols.pipeline import Directory, Put, Record
 
 logger = logging.getLogger("tidegate.weights")
 

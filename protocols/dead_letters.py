@@ -9,7 +9,6 @@ from typing import Final
 
 from protocols.canonical import (
     INTERNAL,
-    AckResult,
     Call,
     Head,
     Message,
@@ -18,6 +17,7 @@ from protocols.canonical import (
     StoredMessage,
 )
 from protocols.errors import Code
+from protocols.groups import AckResult
 from protocols.pipeline import Services
 
 PREFIX: Final = "%DLQ%"

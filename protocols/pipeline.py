@@ -1,32 +1,30 @@
 """
 What the gateway implements and every protocol is translated into.
 
-``Pipeline`` has the four verbs; ``DeliveryStreams`` is the standing form of pop; ``Directory``
-is where state lives; ``Services`` is what an adapter is handed. Nothing here knows a protocol.
+``Pipeline`` has the four verbs; ``DeliveryStreams`` is the standing form of pop; ``Services`` is
+what an adapter is handed. Nothing here knows a protocol.
 Implemented in ``gateway/``.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from protocols.canonical import (
-    AckResult,
     Call,
     Delivery,
-    GroupSpec,
     Identity,
-    InvisibleTimeChange,
     Message,
-    PopRequest,
     QueueRef,
-    QueueStat,
     ReceiptHandle,
     SendResult,
     SendResults,
     StoredMessage,
 )
+from protocols.directory import Directory
 from protocols.errors import Code
+from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest, QueueStat
+from protocols.rocketmq import Brokers, HeldMessages, Replies
 
 
 class Pipeline(Protocol):
@@ -224,246 +222,6 @@ class DeliveryStreams(Protocol):
 
     async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
         """The last retained message of each address that any of these matches, from all stores."""
-        ...
-
-
-# ── the directory ───────────────────────────────────────────────────────────────────────
-
-
-class Record(NamedTuple):
-    """One keyed record of the directory."""
-
-    key: str
-    value: bytes | None
-    """None: deleted."""
-
-    version: int
-    """Its offset in the directory; rises with each write of any key."""
-
-    gateway: str = ""
-    gateway_epoch: int = 0
-    """Whom it is bound to; the directory store deletes it when that lease ends; "" = nobody."""
-
-
-class Put(NamedTuple):
-    """One conditional write."""
-
-    key: str
-    value: bytes | None
-    if_version: int | None = None
-    """Write only if the key's version is this (0: absent); None: always."""
-
-    is_bound: bool = False
-    """End with this gateway's lease."""
-
-
-class PutResult(NamedTuple):
-    """The winner of a put: ours, or the record that was there."""
-
-    is_ours: bool
-    record: Record
-
-
-class Subscription(NamedTuple):
-    """
-    A row of the matching table: who wants which addresses. Key ``filter/<tenant>/<owner>/<n>``.
-
-    Written by any protocol, read by the gateway's router alone (``Directory.subscribe``).
-    """
-
-    subject_filter: str
-    """MQTT syntax, ``+`` and ``#``."""
-
-    queue: QueueRef
-    owner: str
-    """Group name of the reader; rows of one owner go together."""
-
-
-class Directory(Protocol):
-    """Every gateway's copy of the one compacted table. Keys are ``kind/…``, values msgpack."""
-
-    def get(self, key: str) -> Record | None:
-        """From the local table: exact for own writes, behind by the tail's lag for others'."""
-        ...
-
-    def items(self, prefix: str) -> Iterable[Record]:
-        """All live records whose key starts with *prefix*."""
-        ...
-
-    def watch(
-        self, prefix: str, listener: Callable[[Sequence[Record]], None]
-    ) -> Callable[[], None]:
-        """Call *listener* with each change under *prefix*, deletions too; returns the undo."""
-        ...
-
-    async def put(self, puts: Sequence[Put]) -> list[PutResult]:
-        """Write; the own table has the outcome when this returns. Raises Refused after 10 s."""
-        ...
-
-    async def subscribe(
-        self,
-        add: Sequence[Subscription],
-        remove: Sequence[Subscription] = (),
-        *,
-        tenant: str = "",
-        is_bound: bool = False,
-    ) -> int:
-        """Write and delete rows of the matching table; the version to pass to ``barrier``."""
-        ...
-
-    async def barrier(self, version: int) -> None:
-        """
-        Return when every gateway that may still route has applied *version*.
-
-        Waits for each gateway with a lease; one whose lease ends is fenced at every reachable
-        store first. Raises Refused if the directory is away for 10 s.
-        """
-        ...
-
-    async def catch_up(self) -> None:
-        """Read to the head of the directory, for a name that was not found locally."""
-        ...
-
-    @property
-    def gateway(self) -> str: ...
-
-    @property
-    def gateway_epoch(self) -> int: ...
-
-    def is_live(self, gateway: str, gateway_epoch: int) -> bool:
-        """That lease has not ended, as far as the local table knows."""
-        ...
-
-
-# ── held messages ───────────────────────────────────────────────────────────────────────
-
-
-class HalfPlace(NamedTuple):
-    """Where a half message lies: what its transaction is ended by."""
-
-    cluster: str
-    broker: str
-    position: int
-    table_offset: int
-    """Its queue offset as the broker told it; brokers of ours tell the position again."""
-
-    group: str
-    """Producer group."""
-
-
-class HalfCheck(NamedTuple):
-    """A store asks how the transaction of a half message ended."""
-
-    place: HalfPlace
-    message: StoredMessage
-
-
-class HeldMessages(Protocol):
-    """What was stored and nobody sees yet: delayed messages and half messages."""
-
-    async def end_transaction(self, place: HalfPlace, *, is_commit: bool) -> None:
-        """Commit or roll back. Raises Refused (ended already, another group, store away)."""
-        ...
-
-    async def recall(self, topic: str, handle: str) -> str:
-        """Withdraw a delayed message by RocketMQ's handle; its message id. Raises Refused."""
-        ...
-
-    def answer_checks(self, group: str, check: Callable[[HalfCheck], None]) -> Callable[[], None]:
-        """
-        Here is a live producer of *group*: *check* gets some of the stores' questions.
-
-        Returns the undo.
-        """
-        ...
-
-
-class Reply(NamedTuple):
-    """An answer to a request of a RocketMQ client."""
-
-    producer_group: str
-    topic: str
-    to: str
-    """The client that waits, as its request named it."""
-
-    request_id: str
-    properties: str
-    """In stored form."""
-
-    body: bytes
-    sys_flag: int = 0
-    flag: int = 0
-    born_ms: int = 0
-    born_host: str = ""
-
-
-Push = Callable[[Reply], Awaitable[None]]
-"""Hands an answer to the client that waits. Raises Refused."""
-
-
-class Replies(Protocol):
-    """Request and reply of RocketMQ clients: answers are handed over and stored nowhere."""
-
-    async def asking(
-        self, topic: str, request_id: str, wait_ms: int, push: Push
-    ) -> tuple[str, str]:
-        """
-        A client is about to send a request to *topic*; *push* gets its answer.
-
-        Returns the name under which answers find this gateway and the broker cluster whose reply
-        topic they are sent to. Raises Refused.
-        """
-        ...
-
-    async def answer(self, reply: Reply) -> None:
-        """To who asked, wherever it is; done when it has it. Raises Refused."""
-        ...
-
-
-# ── brokers ─────────────────────────────────────────────────────────────────────────────
-
-
-class BrokerAnswer(NamedTuple):
-    """What a broker said to a RocketMQ request."""
-
-    code: int
-    """RocketMQ's response code; 0: done."""
-
-    fields: Mapping[str, str]
-    body: bytes
-    remark: str
-
-
-class Brokers(Protocol):
-    """
-    RocketMQ requests that only a broker can answer, handed on as they are: pops by handle, queries.
-
-    Whoever asks has checked what the client may do. Raises Refused: no such broker, it is away.
-    """
-
-    @property
-    def cluster(self) -> str:
-        """Name of the default broker cluster."""
-        ...
-
-    def names(self, topic: str) -> list[str]:
-        """Brokers that are up, of the clusters that the routes name; of the default for ""."""
-        ...
-
-    async def ask(
-        self,
-        topic: str,
-        broker: str,
-        code: int,
-        fields: Mapping[str, str],
-        body: bytes = b"",
-        *,
-        wait_ms: int = 0,
-    ) -> BrokerAnswer:
-        """
-        *broker* of the clusters that the routes name for *topic* (its stored name); it may hold
-        the request for *wait_ms*.
-        """
         ...
 
 

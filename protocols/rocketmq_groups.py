@@ -6,8 +6,8 @@ Whoever opens the group says the same, so that members of several protocols get 
 
 from dataclasses import replace
 
-from protocols.canonical import GroupSpec
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec
 from protocols.pipeline import GroupPolicy, TopicInfo
 
 

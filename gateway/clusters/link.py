@@ -11,17 +11,9 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from gateway.clusters.batches import Run, known_code
-from protocols.canonical import (
-    Delivery,
-    GroupSpec,
-    PopRequest,
-    Properties,
-    QueueRef,
-    QueueStat,
-    ReceiptHandle,
-    StoredMessage,
-)
+from protocols.canonical import Delivery, Properties, QueueRef, ReceiptHandle, StoredMessage
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec, PopRequest, QueueStat
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from protocols.canonical import Delivery, GroupSpec, ReceiptHandle
+from protocols.canonical import Delivery, ReceiptHandle
 from protocols.delivery_runs import DeliveryRun, Shelf
+from protocols.groups import GroupSpec
 from protocols.remoting.delivering import decode_deliver
 from protocols.remoting.private import GroupOpen, ReadItem
 from protocols.remoting.records import decode_record

@@ -30,17 +30,9 @@ from gateway.clusters.presence import GatewayPresence
 from gateway.clusters.receive import deliveries_by_stream, group_open
 from gateway.clusters.standard import create_topic, pull, search_offset
 from protocols import clock
-from protocols.canonical import (
-    Delivery,
-    GroupSpec,
-    PopRequest,
-    Properties,
-    QueueRef,
-    QueueStat,
-    ReceiptHandle,
-    StoredMessage,
-)
+from protocols.canonical import Delivery, Properties, QueueRef, ReceiptHandle, StoredMessage
 from protocols.errors import Code, PeerError, Refused
+from protocols.groups import GroupSpec, PopRequest, QueueStat
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand

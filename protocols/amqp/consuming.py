@@ -31,8 +31,9 @@ from protocols.amqp.methods import (
 from protocols.amqp.operations import fault_of, in_exclusive_use
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.replying import REPLY_TO, close_reply_queue, open_reply_queue
-from protocols.canonical import Delivery, InvisibleTimeChange, PopRequest
+from protocols.canonical import Delivery
 from protocols.errors import Code, Refused
+from protocols.groups import InvisibleTimeChange, PopRequest
 
 if TYPE_CHECKING:
     from protocols.amqp.channelwork import ChannelWork

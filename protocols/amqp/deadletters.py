@@ -33,17 +33,15 @@ from protocols.canonical import (
     INTERNAL,
     Call,
     Delivery,
-    GroupSpec,
     Head,
     Identity,
     Message,
     QueueKind,
     QueueRef,
-    Read,
     SendResults,
-    Start,
 )
 from protocols.errors import Code, GatewayError
+from protocols.groups import GroupSpec, Read, Start
 from protocols.pipeline import DeliveryStream
 
 if TYPE_CHECKING:

@@ -44,9 +44,11 @@ from protocols.amqp.topology import (
     hand_over_name,
     record_key,
 )
-from protocols.canonical import QueueKind, QueueRef, QueueStat
+from protocols.canonical import QueueKind, QueueRef
+from protocols.directory import Put, Record, Subscription
 from protocols.errors import Code, Refused
-from protocols.pipeline import Put, Record, Services, Subscription
+from protocols.groups import QueueStat
+from protocols.pipeline import Services
 
 DECLARE_S_MAX: Final = 10.0
 """How long a declare waits for a store to be there (as directory writes do)."""

@@ -13,7 +13,7 @@ from protocols.amqp.mapping import Content
 from protocols.amqp.properties import decode_properties
 from protocols.amqp.topology import BindingRecord, Topology, hand_over_name
 from protocols.canonical import QueueKind, QueueRef
-from protocols.pipeline import Subscription
+from protocols.directory import Subscription
 
 
 def passing_place(vhost: str) -> QueueRef:

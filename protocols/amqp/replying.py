@@ -19,8 +19,9 @@ from protocols.amqp import replies
 from protocols.amqp.properties import decode_properties, encode_properties
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.topology import Queue, QueueRecord
-from protocols.canonical import QueueKind, QueueRef, Read
+from protocols.canonical import QueueKind, QueueRef
 from protocols.errors import Code, PeerError, Refused
+from protocols.groups import Read
 
 if TYPE_CHECKING:
     from protocols.amqp.channelwork import ChannelWork

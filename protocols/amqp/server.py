@@ -11,8 +11,9 @@ from protocols.amqp.operations import Operations
 from protocols.amqp.session import Session
 from protocols.amqp.settings import AmqpSettings
 from protocols.amqp.topology import PREFIX, Name, Queue, ReaderRecord, Topology
+from protocols.directory import Record
 from protocols.errors import GatewayError
-from protocols.pipeline import Meter, Record, Services
+from protocols.pipeline import Meter, Services
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.amqp")

@@ -31,10 +31,11 @@ from protocols.amqp.publishing import Publisher
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.topology import Queue
 from protocols.canonical import Call as CanonicalCall
-from protocols.canonical import Identity, InvisibleTimeChange, ReceiptHandle
+from protocols.canonical import Identity, ReceiptHandle
 from protocols.doors import client_certificate
 from protocols.driver import Driver
 from protocols.errors import Code, GatewayError
+from protocols.groups import InvisibleTimeChange
 from protocols.pipeline import ClientInfo, Credentials
 
 if TYPE_CHECKING:

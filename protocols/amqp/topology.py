@@ -15,8 +15,9 @@ import msgspec
 from protocols.amqp.addresses import AMQ_TOPIC
 from protocols.amqp.fields import Table, decode_table, text_of
 from protocols.amqp.matching import DELAYED, DELAYED_TYPE, TopicIndex, matches_headers
-from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read, Start
-from protocols.pipeline import Record
+from protocols.canonical import QueueKind, QueueRef
+from protocols.directory import Record
+from protocols.groups import GroupSpec, Read, Start
 
 PREFIX: Final = "amqp/"
 

@@ -12,17 +12,7 @@ import msgspec
 from aiohttp import web
 
 from protocols import dead_letters
-from protocols.canonical import (
-    AckResult,
-    Call,
-    Delivery,
-    GroupSpec,
-    InvisibleTimeChange,
-    PopRequest,
-    Read,
-    ReceiptHandle,
-    Start,
-)
+from protocols.canonical import Call, Delivery, ReceiptHandle
 from protocols.cloudevents import mapping, modes
 from protocols.cloudevents.access import CONSUME, TOPIC, Access, qualified
 from protocols.cloudevents.config import CloudEventsConfig
@@ -30,6 +20,7 @@ from protocols.cloudevents.ingest import read_body
 from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
 from protocols.errors import Code
+from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest, Read, Start
 from protocols.pipeline import Services, TopicInfo
 from protocols.rocketmq_groups import as_configured
 from protocols.tasks import LongPolls

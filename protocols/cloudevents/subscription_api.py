@@ -13,8 +13,9 @@ from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.ingest import read_body
 from protocols.cloudevents.problems import Problem
 from protocols.cloudevents.subscriptions import Stored
+from protocols.directory import Put, Record
 from protocols.errors import Refused
-from protocols.pipeline import Put, Record, Services
+from protocols.pipeline import Services
 
 ALLOW_ALL: Final = "GET, POST, OPTIONS"
 ALLOW_ONE: Final = "GET, PUT, DELETE, OPTIONS"

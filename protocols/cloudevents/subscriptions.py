@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read, Start
+from protocols.canonical import QueueKind, QueueRef
 from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.filters import compile_filters
 from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
-from protocols.pipeline import Subscription
+from protocols.directory import Subscription
+from protocols.groups import GroupSpec, Read, Start
 from protocols.subjects import is_valid_filter
 
 RECORDS: Final = "ce/subscription/"

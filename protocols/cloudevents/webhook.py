@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from protocols import clock, dead_letters
-from protocols.canonical import Call, Delivery, Identity, InvisibleTimeChange, PopRequest
+from protocols.canonical import Call, Delivery, Identity
 from protocols.cloudevents import mapping, modes, subscriptions
 from protocols.cloudevents.access import qualified
 from protocols.cloudevents.config import CloudEventsConfig
@@ -18,8 +18,10 @@ from protocols.cloudevents.filters import compile_filters
 from protocols.cloudevents.modes import Event
 from protocols.cloudevents.subscriptions import Stored
 from protocols.cloudevents.verdicts import Fate, Verdict, has_consent, judge
+from protocols.directory import Put
 from protocols.errors import Refused
-from protocols.pipeline import Put, Services
+from protocols.groups import InvisibleTimeChange, PopRequest
+from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from protocols.cloudevents import subscriptions
 from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.subscriptions import OWNERS, RECORDS, Stored
 from protocols.cloudevents.webhook import Worker
+from protocols.directory import Put, Record
 from protocols.errors import Refused
-from protocols.pipeline import Put, Record, Services
+from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
 if TYPE_CHECKING:

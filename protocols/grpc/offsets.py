@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Final
 
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
+from protocols.directory import Put
 from protocols.errors import Code, Refused
 from protocols.grpc import telemetry, validation
 from protocols.grpc.clients import Client
@@ -17,7 +18,7 @@ from protocols.grpc.mapping import OK, message_out, milliseconds, status
 from protocols.grpc.peers import Peers, qualified
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
-from protocols.pipeline import Put, Services
+from protocols.pipeline import Services
 from protocols.remoting.mapping import Wants
 from protocols.tasks import LongPolls
 

@@ -5,17 +5,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from protocols import clock, dead_letters
-from protocols.canonical import (
-    AckResult,
-    Delivery,
-    GroupSpec,
-    InvisibleTimeChange,
-    PopRequest,
-    Read,
-    ReceiptHandle,
-    Start,
-)
+from protocols.canonical import Delivery, ReceiptHandle
 from protocols.errors import Code, Refused
+from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest, Read, Start
 from protocols.grpc import telemetry, validation
 from protocols.grpc.clients import Client
 from protocols.grpc.config import GrpcConfig

@@ -24,7 +24,8 @@ from protocols.grpc.peers import Peers, qualified
 from protocols.grpc.routes import accepted_types
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
-from protocols.pipeline import HalfCheck, HalfPlace, Services
+from protocols.pipeline import Services
+from protocols.rocketmq import HalfCheck, HalfPlace
 
 logger = logging.getLogger("tidegate.grpc")
 

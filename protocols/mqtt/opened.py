@@ -4,9 +4,10 @@ import asyncio
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from protocols.canonical import Call, GroupSpec
+from protocols.canonical import Call
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec
 from protocols.mqtt.connection import Event, MqttConnection
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.front import Front

@@ -17,8 +17,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from protocols import clock
-from protocols.canonical import Call, GroupSpec, Identity, QueueKind, QueueRef, Read, ShareStrategy
+from protocols.canonical import Call, Identity, QueueKind, QueueRef
+from protocols.directory import Put, Record, Subscription
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec, Read, ShareStrategy
 from protocols.mqtt.holders import Holders
 from protocols.mqtt.naming import EXCLUSIVE
 from protocols.mqtt.presence import Ended, Presence
@@ -38,7 +40,7 @@ from protocols.mqtt.records import (
 from protocols.mqtt.session import Subscribed
 from protocols.mqtt.topics import is_local
 from protocols.mqtt.turns import Turns
-from protocols.pipeline import Put, Record, Services, Subscription
+from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.mqtt")

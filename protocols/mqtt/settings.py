@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from protocols import unix_sockets
-from protocols.canonical import ShareStrategy
 from protocols.doors import DoorSettings
 from protocols.errors import ConfigError
+from protocols.groups import ShareStrategy
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S, V5, V31, V311

@@ -16,7 +16,6 @@ import msgspec
 from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, GatewayError, PeerError, Refused
-from protocols.pipeline import BrokerAnswer
 from protocols.remoting.bodies import encode_object_map, parse
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -30,6 +29,7 @@ from protocols.remoting.records import (
     parse_offset_message_id,
     split_records,
 )
+from protocols.rocketmq import BrokerAnswer
 
 if TYPE_CHECKING:
     from protocols.remoting.session import Session

@@ -12,16 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols import clock
-from protocols.canonical import (
-    Call,
-    Delivery,
-    GroupSpec,
-    InvisibleTimeChange,
-    PopRequest,
-    ReceiptHandle,
-    Start,
-)
+from protocols.canonical import Call, Delivery, ReceiptHandle
 from protocols.errors import Code, GatewayError, Refused
+from protocols.groups import GroupSpec, InvisibleTimeChange, PopRequest, Start
 from protocols.pipeline import Services, TopicInfo
 from protocols.remoting.bodies import ConsumerData, SubscriptionData
 from protocols.remoting.headers import PullHeader

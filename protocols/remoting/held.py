@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import Call, Message, SendResult, StoredMessage
 from protocols.errors import Code, Refused
-from protocols.pipeline import HalfCheck, HalfPlace
 from protocols.remoting.codes import RequestCode, SysFlag
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.delays import RecallHandle
@@ -23,6 +22,7 @@ from protocols.remoting.records import (
     encode_record,
     offset_message_id,
 )
+from protocols.rocketmq import HalfCheck, HalfPlace
 
 if TYPE_CHECKING:
     from protocols.remoting.session import Session

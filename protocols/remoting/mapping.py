@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from protocols import sql92
-from protocols.canonical import GroupSpec, Head, Message, Read, SendResult, Start, StoredMessage
+from protocols.canonical import Head, Message, SendResult, StoredMessage
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec, Read, Start
 from protocols.pipeline import TopicInfo
 from protocols.remoting.bodies import BrokerData, ConsumerData, QueueData, RouteData
 from protocols.remoting.codes import Permission, ResponseCode, SysFlag

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from protocols.directory import Directory, Put, Record
 from protocols.errors import GatewayError
-from protocols.pipeline import Directory, Put, Record
 from protocols.remoting.holdings import Queue
 
 logger = logging.getLogger("tidegate.remoting")

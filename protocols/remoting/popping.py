@@ -16,7 +16,7 @@ import msgspec
 from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, GatewayError, PeerError, Refused
-from protocols.pipeline import BrokerAnswer, TopicInfo
+from protocols.pipeline import TopicInfo
 from protocols.remoting.asking import as_said
 from protocols.remoting.bodies import (
     AssignmentAnswer,
@@ -40,6 +40,7 @@ from protocols.remoting.headers import int_field, text_field
 from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import RETRY_BROKER, is_retry_topic, qualified, retry_route
 from protocols.remoting.private import RELEASE_FIELD
+from protocols.rocketmq import BrokerAnswer
 
 if TYPE_CHECKING:
     from protocols.remoting.session import Session

@@ -10,11 +10,11 @@ Source: Apache RocketMQ 5, ``ReplyMessageProcessor``, ``MessageUtil.createReplyM
 
 from typing import Final
 
-from protocols.pipeline import Reply
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field, send_header, text_field
 from protocols.remoting.records import decode_properties
+from protocols.rocketmq import Reply
 
 REPLY_TO: Final = "REPLY_TO_CLIENT"
 CORRELATION_ID: Final = "CORRELATION_ID"

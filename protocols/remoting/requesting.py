@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from protocols import clock
 from protocols.canonical import Call, Message
 from protocols.errors import Code, Refused
-from protocols.pipeline import Reply
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.records import decode_properties, encode_host, offset_message_id
@@ -20,6 +19,7 @@ from protocols.remoting.replying import (
     reply_answer,
     reply_of,
 )
+from protocols.rocketmq import Reply
 
 if TYPE_CHECKING:
     from protocols.remoting.session import Session

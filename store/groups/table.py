@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from protocols.canonical import Start, is_created_explicitly
+from protocols.canonical import is_created_explicitly
 from protocols.errors import Code, Refused
+from protocols.groups import Start
 from protocols.remoting.private import GroupOpen
 from store.core import Core
 from store.groups.group import GrantBatch, Group, GroupRead

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from protocols.canonical import ShareStrategy
 from protocols.errors import Code, Refused
+from protocols.groups import ShareStrategy
 from protocols.remoting.private import Adopt, GroupOpen, Pop, StreamOpen
 from store.policies.terms import check_policy
 

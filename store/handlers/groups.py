@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from protocols import clock
-from protocols.canonical import ShareStrategy
 from protocols.clock import Now
 from protocols.errors import Code
+from protocols.groups import ShareStrategy
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.delivering import DeliveryItem, encode_deliver
 from protocols.remoting.private import (

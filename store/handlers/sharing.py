@@ -11,7 +11,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Final, NamedTuple
 
-from protocols.canonical import ShareStrategy, StoredMessage
+from protocols.canonical import StoredMessage
+from protocols.groups import ShareStrategy
 
 KEYS: Final[dict[ShareStrategy, Callable[[StoredMessage], str]]] = {
     ShareStrategy.HASH_CLIENT: lambda message: message.properties.get("TG_CLIENT", ""),

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from protocols.canonical import ShareStrategy, StoredMessage
+from protocols.canonical import StoredMessage
 from protocols.clock import Now
 from protocols.errors import Code, Refused
+from protocols.groups import ShareStrategy
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.delivering import DeliveryItem, pack_delivery, pack_run
 from protocols.remoting.private import (

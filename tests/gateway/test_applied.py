@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gateway.applied import Applied
+from protocols.directory import PutResult, Record
 from protocols.errors import Code, Refused
-from protocols.pipeline import PutResult, Record
 
 
 def away() -> Refused:

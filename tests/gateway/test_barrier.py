@@ -16,9 +16,11 @@ import pytest
 
 from gateway.clusters.frames import FRAMES_IN_FLIGHT_MAX
 from gateway.clusters.tidegate import TidegateLink
-from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read
+from protocols.canonical import QueueKind, QueueRef
+from protocols.directory import Subscription
 from protocols.errors import Code
-from protocols.pipeline import DeliveryStream, Subscription
+from protocols.groups import GroupSpec, Read
+from protocols.pipeline import DeliveryStream
 from tests.support.core import Core, ListSink, call, messages, turns, until
 from tests.support.daemons import StoreCluster
 from tests.support.patience import PATIENCE_S

@@ -10,9 +10,10 @@ from itertools import count
 
 import pytest
 
-from protocols.canonical import GroupSpec, Head, Message, QueueKind, QueueRef, Read, SendResults
+from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
+from protocols.directory import Subscription
 from protocols.errors import Code
-from protocols.pipeline import Subscription
+from protocols.groups import GroupSpec, Read
 from tests.support.core import Core, ListSink, call, until
 from tests.support.processes import HURRIED, Daemon, Daemons
 

@@ -6,16 +6,9 @@ from pathlib import Path
 import pytest
 
 from protocols import clock
-from protocols.canonical import (
-    GroupSpec,
-    Head,
-    InvisibleTimeChange,
-    Message,
-    PopRequest,
-    Read,
-    Start,
-)
+from protocols.canonical import Head, Message
 from protocols.errors import Code
+from protocols.groups import GroupSpec, InvisibleTimeChange, PopRequest, Read, Start
 from protocols.pipeline import GroupPolicy
 from protocols.remoting.bodies import (
     ExponentialRetry,

@@ -8,19 +8,10 @@ import pytest
 
 from gateway.clusters import tidegate
 from gateway.clusters.link import LinkState
-from protocols.canonical import (
-    GroupSpec,
-    Head,
-    InvisibleTimeChange,
-    Message,
-    PopRequest,
-    QueueKind,
-    QueueRef,
-    Read,
-    Start,
-)
+from protocols.canonical import Head, Message, QueueKind, QueueRef
+from protocols.directory import Subscription
 from protocols.errors import Code, Refused
-from protocols.pipeline import Subscription
+from protocols.groups import GroupSpec, InvisibleTimeChange, PopRequest, Read, Start
 from protocols.tasks import outcomes
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster

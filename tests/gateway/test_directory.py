@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from protocols.canonical import QueueKind, QueueRef
+from protocols.directory import Put, Record, Subscription
 from protocols.errors import Code, Refused
-from protocols.pipeline import Put, Record, Subscription
 from tests.support.core import Core, call, messages, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from protocols import clock
-from protocols.canonical import GroupSpec, QueueKind, QueueRef, Read, Start
-from protocols.pipeline import Subscription
+from protocols.canonical import QueueKind, QueueRef
+from protocols.directory import Subscription
+from protocols.groups import GroupSpec, Read, Start
 from protocols.remoting.client import RemotingClient
 from store.answers import TopicConfig
 from tests.support.core import Core, ListSink, call, messages, until

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from protocols import clock
-from protocols.canonical import Call, GroupSpec, Message, QueueKind, QueueRef, Read, SendResult
+from protocols.canonical import Call, Message, QueueKind, QueueRef, SendResult
+from protocols.directory import Subscription
 from protocols.errors import Code, Refused
-from protocols.pipeline import HalfCheck, HalfPlace, Subscription
+from protocols.groups import GroupSpec, Read
 from protocols.remoting.delays import RecallHandle
+from protocols.rocketmq import HalfCheck, HalfPlace
 from store.answers import TopicConfig
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster

@@ -9,18 +9,10 @@ from gateway.clusters import routes, tidegate
 from gateway.clusters.link import LinkState
 from gateway.clusters.selector import rendezvous
 from gateway.copies import TARGETS_MAX
-from protocols.canonical import (
-    ONCE_BYTES,
-    RELEASED_ONCE_PREFIX,
-    GroupSpec,
-    Head,
-    Message,
-    QueueKind,
-    QueueRef,
-    Read,
-)
+from protocols.canonical import ONCE_BYTES, RELEASED_ONCE_PREFIX, Head, Message, QueueKind, QueueRef
+from protocols.directory import Subscription
 from protocols.errors import Code
-from protocols.pipeline import Subscription
+from protocols.groups import GroupSpec, Read
 from tests.support.core import Core, ListSink, call, until
 from tests.support.daemons import StoreCluster
 from tests.support.patience import PATIENCE_S

@@ -11,8 +11,8 @@ from gateway.config import GatewayConfig
 from gateway.matching import encode_row, row_key
 from gateway.policy import Policy
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
+from protocols.directory import Record, Subscription
 from protocols.errors import Code
-from protocols.pipeline import Record, Subscription
 from protocols.remoting import sending
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer

@@ -12,9 +12,9 @@ from gateway.clusters.frames import Frame, FrameSender
 from gateway.mapping import is_reserved, is_system_topic, qualified, without_reserved
 from gateway.matching import MatchingTable, encode_row, row_key
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
+from protocols.directory import Record, Subscription
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
-from protocols.pipeline import Record, Subscription
 from protocols.remoting import sending
 from protocols.remoting.records import (
     MessageIds,

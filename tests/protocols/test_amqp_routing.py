@@ -18,7 +18,7 @@ from protocols.amqp.topology import (
     binding_key,
     record_key,
 )
-from protocols.pipeline import Record
+from protocols.directory import Record
 from protocols.subjects import is_valid_filter, matches
 
 # (pattern, key, matches): AMQP 0-9-1 section 3.1.3.3, empty words as RabbitMQ 3.10 does them

@@ -18,8 +18,8 @@ from protocols.grpc.mapping import duration_of, timestamp_of
 from protocols.grpc.service import MessagingService
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
-from protocols.pipeline import HalfCheck, HalfPlace
 from protocols.remoting.delays import parse_recall_handle
+from protocols.rocketmq import HalfCheck, HalfPlace
 from tests.support.fake_services import FakeServices
 
 RPC = Rpc(metadata={"x-mq-client-id": "host@1@0@abc"}, peer="127.0.0.1:5000", remaining_ms=30_000)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from protocols.pipeline import BrokerAnswer
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
@@ -26,6 +25,7 @@ from protocols.remoting.records import (
     encode_record,
     offset_message_id,
 )
+from protocols.rocketmq import BrokerAnswer
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
 

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from protocols.directory import Put, PutResult
 from protocols.errors import Code, ConfigError, Refused
-from protocols.pipeline import HalfCheck, HalfPlace, Put, PutResult, TopicInfo
+from protocols.pipeline import TopicInfo
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
@@ -31,6 +32,7 @@ from protocols.remoting.headers import SendHeader
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
+from protocols.rocketmq import HalfCheck, HalfPlace
 from tests.support.fake_broker import BROKER
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S

@@ -5,8 +5,9 @@ import zlib
 
 import pytest
 
-from protocols.canonical import SendResult, Start
+from protocols.canonical import SendResult
 from protocols.errors import Code, Refused
+from protocols.groups import Start
 from protocols.pipeline import TopicInfo
 from protocols.remoting import delays, mapping
 from protocols.remoting.bodies import ConsumerData

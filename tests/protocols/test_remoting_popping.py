@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from protocols.errors import Refused
-from protocols.pipeline import BrokerAnswer
 from protocols.remoting import popping
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import BatchAck, BatchAckBody, QueryAssignmentBody, encode_body
@@ -16,6 +15,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.holdings import Queue
 from protocols.remoting.private import RELEASE_FIELD
+from protocols.rocketmq import BrokerAnswer
 from tests.support.fake_broker import BROKER
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S

@@ -2,8 +2,8 @@
 
 import pytest
 
-from protocols.canonical import GroupSpec, Read
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec, Read
 from protocols.pipeline import GroupPolicy, TopicInfo
 from protocols.rocketmq_groups import as_configured
 

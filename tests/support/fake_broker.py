@@ -10,7 +10,6 @@ from protocols import clock
 from protocols.canonical import (
     Call,
     Delivery,
-    GroupSpec,
     Head,
     Message,
     QueueKind,
@@ -20,13 +19,9 @@ from protocols.canonical import (
     StoredMessage,
 )
 from protocols.delivery_runs import DeliveryRun, Shelf
+from protocols.directory import Put, PutResult, Record, Subscription
 from protocols.errors import Code, Refused
-from protocols.pipeline import (
-    Put,
-    PutResult,
-    Record,
-    Subscription,
-)
+from protocols.groups import GroupSpec
 from protocols.remoting.records import encode_record
 from protocols.subjects import FilterTree
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from protocols.errors import Code, Refused
-from protocols.pipeline import BrokerAnswer, HalfCheck, HalfPlace, Push, Reply
+from protocols.rocketmq import BrokerAnswer, HalfCheck, HalfPlace, Push, Reply
 
 
 class FakeHeld:

@@ -12,31 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from protocols import clock
 from protocols.canonical import (
-    AckResult,
     Call,
     Delivery,
-    GroupSpec,
     Identity,
-    InvisibleTimeChange,
     Message,
-    PopRequest,
     ReceiptHandle,
     SendResult,
     SendResultList,
     SendResults,
     StoredMessage,
 )
+from protocols.directory import Put, PutResult, Record, Subscription
 from protocols.errors import Code, Refused
-from protocols.pipeline import (
-    ClientInfo,
-    Credentials,
-    GroupPolicy,
-    Put,
-    PutResult,
-    Record,
-    Subscription,
-    TopicInfo,
-)
+from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
+from protocols.pipeline import ClientInfo, Credentials, GroupPolicy, TopicInfo
 from protocols.subjects import matches
 from tests.support.fake_broker import (
     BROKER,

@@ -4,15 +4,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from protocols.canonical import (
-    Call,
-    GroupSpec,
-    QueueRef,
-    QueueStat,
-    ReceiptHandle,
-    StoredMessage,
-)
+from protocols.canonical import Call, QueueRef, ReceiptHandle, StoredMessage
 from protocols.errors import Code, Refused
+from protocols.groups import GroupSpec, QueueStat
 from protocols.pipeline import (
     DeliverySink,
 )

@@ -3,19 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from protocols.canonical import (
-    Call,
-    Delivery,
-    GroupSpec,
-    Head,
-    Identity,
-    Message,
-    QueueKind,
-    QueueRef,
-    Read,
-)
+from protocols.canonical import Call, Delivery, Head, Identity, Message, QueueKind, QueueRef
+from protocols.directory import Put, Subscription
 from protocols.errors import Code
-from protocols.pipeline import Put, Subscription
+from protocols.groups import GroupSpec, Read
 from tests.support.fake_services import FakeBroker, FakeServices
 
 CALL = Call(protocol="mqtt", listener="mqtt", identity=Identity(name="anonymous"), client_id="c")

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from gateway.clusters.apache.requests import light_topic
 from gateway.clusters.link import StreamPort
-from protocols.canonical import Delivery, GroupSpec, ReceiptHandle, StoredMessage
+from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
 from protocols.errors import Code
+from protocols.groups import GroupSpec
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
 
 FETCHED_MAX: Final = 256

@@ -26,18 +26,9 @@ from gateway.clusters.link import (
 )
 from gateway.clusters.standard import create_topic, pull, search_offset
 from protocols import clock
-from protocols.canonical import (
-    Delivery,
-    GroupSpec,
-    PopRequest,
-    Properties,
-    QueueRef,
-    QueueStat,
-    ReceiptHandle,
-    Start,
-    StoredMessage,
-)
+from protocols.canonical import Delivery, Properties, QueueRef, ReceiptHandle, StoredMessage
 from protocols.errors import Code, PeerError, Refused
+from protocols.groups import GroupSpec, PopRequest, QueueStat, Start
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand

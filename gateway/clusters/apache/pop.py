@@ -9,8 +9,9 @@ kind. Redelivery, attempts and the retry topics are the broker's own.
 from collections.abc import Mapping
 from typing import Final
 
-from protocols.canonical import Delivery, PopRequest, ReceiptHandle, StoredMessage
+from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
 from protocols.errors import PeerError
+from protocols.groups import PopRequest
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import PopHandle, decode_start_offsets, parse_pop_handle

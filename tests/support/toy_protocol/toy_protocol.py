@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
-from protocols.canonical import Call, GroupSpec, Head, Identity, Message, PopRequest, Read, Start
+from protocols.canonical import Call, Head, Identity, Message
 from protocols.driver import split_bind
 from protocols.errors import Code, ConfigError, Refused
+from protocols.groups import GroupSpec, PopRequest, Read, Start
 from protocols.pipeline import Credentials, Services
 
 LINE_BYTES_MAX = 4096
