@@ -186,13 +186,16 @@ class GatewayPipeline:
         now_ms: int,
     ) -> Batch:
         self._sequence += 1
-        count = len(messages.bodies) if type(messages) is MessageRun else len(messages)
+        count = len(messages)
         self.message_count += count
         is_plain = are_plain(messages)
         if not is_plain:
             messages = self._late_heads.of(messages, now_ms)
+        ids: Sequence[bytes]
         if is_plain and count <= IDS_AT_ONCE:
-            ids = self._ids.take_many(now_ms, count)
+            is_rows = type(messages) is MessageRun and messages.rows is not None
+            take_some = self._ids.take_run if is_rows else self._ids.take_many
+            ids = take_some(now_ms, count)
         else:
             take_id = self._ids.take
             ids = [message.message_id.encode() or take_id(now_ms) for message in messages]

@@ -26,6 +26,7 @@ from protocols.errors import Code
 from protocols.message_runs import MessageRun
 from protocols.remoting.records import RecordTemplate
 from protocols.remoting.sending import ItemFlag, SendAnswer
+from protocols.rows import Rows
 
 if TYPE_CHECKING:
     from gateway.clusters.link import StoreLink
@@ -45,6 +46,8 @@ def are_plain(messages: Sequence[Message]) -> bool:
 
 def body_bytes(messages: Sequence[Message]) -> int:
     """Bytes of all bodies."""
+    if type(messages) is MessageRun:
+        return messages.size_bytes
     bodies = bodies_of(messages)
     return len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
 
@@ -52,6 +55,11 @@ def body_bytes(messages: Sequence[Message]) -> int:
 def bodies_of(messages: Sequence[Message]) -> list[bytes]:
     """By C code rather than by Python's, which is what a frame of a thousand is made of."""
     return messages.bodies if type(messages) is MessageRun else list(map(_body_of, messages))
+
+
+def rows_of(messages: Sequence[Message]) -> Rows | None:
+    """The bodies as rows, where the adapter made no objects of them."""
+    return messages.rows if type(messages) is MessageRun else None
 
 
 class Copy:
@@ -168,7 +176,7 @@ class Batch:
         self,
         call: Call,
         messages: Sequence[Message],
-        ids: list[bytes],
+        ids: Sequence[bytes],
         done: Callable[[SendResults], None],
         *,
         sequence: int,

@@ -8,11 +8,11 @@ until the store was asked what became of it.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from gateway.clusters.batches import Copy, Run, bodies_of
+from gateway.clusters.batches import Copy, Run, bodies_of, rows_of
 from gateway.mapping import clean, without_reserved
 from protocols.canonical import RELEASED_ONCE_PREFIX, Message
 from protocols.errors import Code, PeerError, Refused
@@ -21,6 +21,7 @@ from protocols.remoting.private import FRAME_BYTES_MAX, FRAME_ITEMS_MAX
 from protocols.remoting.record_rows import plain_rows
 from protocols.remoting.records import encode_properties
 from protocols.remoting.sending import ITEM, NO_ONCE_KEY, ItemFlag, decode_send_answer, encode_send
+from protocols.rows import Rows
 
 FRAMES_IN_FLIGHT_MAX: Final = 3
 """One is on its way there, one at the disk, one on its way back; with two, a twentieth less."""
@@ -164,9 +165,9 @@ class FrameSender:
             run = self._pending[0]
             set_index = sets.setdefault(run.copy.set_bytes, len(sets))
             at = item_count
-            if run.batch.is_plain and self._fits(run, at, size):
-                count = run.count
-                size += self._add_plain(run, set_index, items, pieces, wall_ms)
+            count = self._fitting(run, at, size) if run.batch.is_plain else 0
+            if count:
+                size += self._add_plain(run, count, set_index, items, pieces, wall_ms)
             else:
                 before = len(items)
                 size += self._add_items(run, set_index, items, at, pieces, size, wall_ms)
@@ -190,35 +191,50 @@ class FrameSender:
         )
 
     @staticmethod
-    def _fits(run: Run, item_count: int, size: int) -> bool:
-        """All of the run goes into the frame, whatever its records come to."""
-        size += run.batch.size_bytes + run.count * RECORD_BYTES_EXTRA
-        return item_count + run.count <= FRAME_ITEMS_MAX and size <= FRAME_BYTES_MAX
+    def _fitting(run: Run, item_count: int, size: int) -> int:
+        """How many of the run go into the frame, whatever their records come to; 0: not known."""
+        batch, count = run.batch, run.count
+        room, bytes_left = FRAME_ITEMS_MAX - item_count, FRAME_BYTES_MAX - size
+        if count <= room and batch.size_bytes + count * RECORD_BYTES_EXTRA <= bytes_left:
+            return count
+        rows = rows_of(batch.messages)
+        if rows is None:
+            return 0
+        return max(0, min(count, room, bytes_left // (rows.size + RECORD_BYTES_EXTRA)))
 
     @staticmethod
     def _add_plain(
         run: Run,
+        count: int,
         set_index: int,
         items: list[bytes],
         pieces: list[bytes | memoryview],
         wall_ms: int,
     ) -> int:
-        """Encode all messages of a run that have nothing of their own; bytes added."""
-        copy, batch = run.copy, run.batch
-        bodies, ids = bodies_of(batch.messages), batch.ids
-        if run.stop - run.start == 1:  # a device's only message: no columns for it
-            body = bodies[run.start]
-            size = copy.template.add(pieces, body, ids[run.start], copy.queue_id, wall_ms)
+        """Encode the next *count* messages of a run that have nothing of their own; bytes added."""
+        copy, messages, ids = run.copy, run.batch.messages, run.batch.ids
+        start, stop = run.start, run.start + count
+        if count == 1:  # a device's only message: no columns for it
+            body = messages[start].body
+            size = copy.template.add(pieces, body, ids[start], copy.queue_id, wall_ms)
             items.append(_plain_item(copy, set_index, size, is_empty=not body))
             return size
-        if run.count < len(bodies):
-            bodies, ids = bodies[run.start : run.stop], ids[run.start : run.stop]
-        rows = plain_rows(copy.template, bodies, ids, copy.queue_id, wall_ms)
+        bodies: Sequence[bytes] | None = rows_of(messages)
+        if bodies is None:
+            bodies = bodies_of(messages)
+        if count < len(ids):
+            bodies, ids = bodies[start:stop], ids[start:stop]
+        rows = bodies if isinstance(bodies, Rows) else Rows.of(bodies)
+        records = None
         if rows is not None:
-            size = len(rows) // len(bodies)
-            items.append(_plain_item(copy, set_index, size, is_empty=False) * len(bodies))
-            pieces.append(rows)
-            return len(rows)
+            records = plain_rows(copy.template, rows, ids, copy.queue_id, wall_ms)
+        if records is not None:
+            size = len(records) // count
+            items.append(_plain_item(copy, set_index, size, is_empty=False) * count)
+            pieces.append(records)
+            return len(records)
+        if isinstance(bodies, Rows):
+            bodies = bodies.to_list()
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
         packed: dict[int, bytes] = {}  # one for each size: all else is the same
         for size, body in zip(sizes, bodies, strict=True):

@@ -17,7 +17,6 @@ from protocols import clock
 from protocols.canonical import Message, SendResults
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
-from protocols.message_runs import MessageRun
 from protocols.mqtt.connection import (
     Acked,
     Early,
@@ -379,9 +378,7 @@ class Client:
     def post(self, messages: Sequence[Message], done: Callable[[SendResults], None]) -> None:
         assert self.opened is not None
         pipeline, call = self.front.services.pipeline, self.opened.call
-        self.front.received.inc(
-            len(messages.bodies) if type(messages) is MessageRun else len(messages)
-        )
+        self.front.received.inc(len(messages))
         pipeline.post(call, messages, done)
         if pipeline.is_congested(call) and not self._is_congested:
             self._is_congested = True

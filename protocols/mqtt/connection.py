@@ -42,6 +42,7 @@ from protocols.mqtt.packets import (
     Unsubscribe,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
+from protocols.mqtt.publish_rows import take_rows
 from protocols.tuples import new_tuple
 
 EARLY_BYTES_MAX: Final = 1 << 20
@@ -93,7 +94,7 @@ class PublishRun(NamedTuple):
     """Publishes of one QoS (0 or 1) without properties, in order."""
 
     messages: Sequence[Message]
-    packet_ids: list[bytes]
+    packet_ids: bytes
     """Two bytes each, as they came; empty for QoS 0."""
 
 
@@ -239,9 +240,9 @@ class MqttConnection:
     def send(self, packet: Packet) -> None:
         self.queue(encode_packet(packet, self.version))
 
-    def acknowledge(self, packet_ids: list[bytes]) -> None:
-        """PUBACK a run; its ids are free again."""
-        self.unanswered_count -= len(packet_ids)
+    def acknowledge(self, packet_ids: bytes) -> None:
+        """PUBACK a run, two bytes each; its ids are free again."""
+        self.unanswered_count -= len(packet_ids) >> 1
         self.queue(encode_puback_run(packet_ids))
 
     def fail(
@@ -319,6 +320,13 @@ class MqttConnection:
         return end
 
     def _take_publishes(self, data: bytes, position: int, events: list[Event]) -> int:
+        table, is_v5 = self.heads.tables[data[position] & 3], self.version == V5
+        taken = take_rows(data, position, table, is_v5, self._limits.packet_bytes_max)
+        if taken is not None:
+            self._count_unanswered(len(taken.packet_ids) >> 1)
+            run = MessageRun(taken.head, taken.payloads)
+            events.append(new_tuple(PublishRun, (run, taken.packet_ids)))
+            return taken.stop
         spans: list[tuple[Head, int]] = []
         bodies: list[bytes] = []
         packet_ids: list[bytes] = []
@@ -328,7 +336,7 @@ class MqttConnection:
                 data,
                 stop,
                 self.heads.tables[data[position] & 3],
-                self.version == V5,
+                is_v5,
                 self._limits.packet_bytes_max,
                 spans,
                 bodies,
@@ -343,7 +351,7 @@ class MqttConnection:
                 messages: Sequence[Message] = MessageRun(spans[0][0], bodies)
             else:
                 messages = _messages(spans, bodies)
-            events.append(new_tuple(PublishRun, (messages, packet_ids)))
+            events.append(new_tuple(PublishRun, (messages, b"".join(packet_ids))))
         return stop
 
     def _learn_topic(self, data: bytes, position: int, first: int) -> bool:
@@ -453,7 +461,7 @@ class MqttConnection:
         if packet.properties:
             return packet
         head = self.heads.find(packet.topic, packet.qos, packet.retain)
-        packet_ids = [packet.packet_id.to_bytes(2, "big")] if packet.qos else []
+        packet_ids = packet.packet_id.to_bytes(2, "big") if packet.qos else b""
         return PublishRun(MessageRun(head, [packet.payload]), packet_ids)
 
     def _resolve_alias(self, packet: Publish) -> Publish:

@@ -60,9 +60,14 @@ def publish_again(packet: bytes) -> bytes:
     return bytes((packet[0] | 8,)) + packet[1:]
 
 
-def encode_puback_run(packet_ids: list[bytes]) -> bytes:
-    """Short PUBACKs of all these ids, in order."""
-    return PUBACK_HEAD + PUBACK_HEAD.join(packet_ids)
+def encode_puback_run(packet_ids: bytes) -> bytes:
+    """Short PUBACKs of all these ids, two bytes each, in order."""
+    if len(packet_ids) == 2:
+        return PUBACK_HEAD + packet_ids
+    count = len(packet_ids) >> 1
+    packets = bytearray(PUBACK_HEAD + b"\0\0") * count
+    packets[2::4], packets[3::4] = packet_ids[::2], packet_ids[1::2]
+    return bytes(packets)
 
 
 def encode_ack(first: int, packet_id: int, reason: int, version: int) -> bytes:

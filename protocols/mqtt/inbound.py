@@ -159,13 +159,13 @@ class Inbound:
             messages = from_structured(messages, is_implied=True)
         self._post(messages, event.packet_ids)
 
-    def _post(self, messages: Sequence[Message], packet_ids: list[bytes]) -> None:
+    def _post(self, messages: Sequence[Message], packet_ids: bytes) -> None:
         if packet_ids:
             self._outbox.own_posted += 1
         self._under_way += 1
         self._line.post(messages, partial(self._stored, packet_ids))
 
-    def _stored(self, packet_ids: list[bytes], results: SendResults) -> None:
+    def _stored(self, packet_ids: bytes, results: SendResults) -> None:
         self._answered()
         if not packet_ids:
             if self._front.settings.denied == "disconnect" and not results.is_all_stored:
@@ -178,11 +178,11 @@ class Inbound:
         if results.is_all_stored and not self._tells_unmatched:
             connection.acknowledge(packet_ids)
         else:
-            for index, packet_id in enumerate(packet_ids):
+            for index in range(len(packet_ids) >> 1):
                 result = results[index]
-                number = int.from_bytes(packet_id, "big")
+                number = packet_ids[2 * index] << 8 | packet_ids[2 * index + 1]
                 self._answer(PUBACK, number, result.code, is_matched=result.matched_count > 0)
-            connection.unanswered_count -= len(packet_ids)
+            connection.unanswered_count -= len(packet_ids) >> 1
         if self._refused:
             self._refuse_due()
         if was_full:
@@ -227,7 +227,7 @@ class Inbound:
             self._under_way += 1
             self._line.post([message], partial(self._received, packet_id))
         else:
-            self._post([message], [packet_id.to_bytes(2, "big")] if packet.qos else [])
+            self._post([message], packet_id.to_bytes(2, "big") if packet.qos else b"")
 
     def _repeat(self, packet_id: int) -> None:
         """The same packet id before PUBREL is the same publish, whatever is in it."""

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from protocols.canonical import Head, Message, Properties
+from protocols.message_runs import MessageRun
 from protocols.mqtt.events import as_binary_event
 from protocols.mqtt.naming import PLAIN, Naming
 from protocols.mqtt.packets import PacketProperties, PropertyValue
@@ -216,6 +217,8 @@ def message_of(
 
 def clearing(messages: Sequence[Message], heads: Heads) -> Sequence[Message]:
     """Retained publishes, those without a body marked as what they are."""
+    if type(messages) is MessageRun and messages.rows is not None:
+        return messages  # no row is empty
     if all([message.body for message in messages]):
         return messages
     return [

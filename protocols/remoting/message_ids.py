@@ -2,13 +2,53 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, overload
+
+from protocols.remoting.matrix import Matrix, np
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
 HEX4: Final = tuple(b"%04X" % value for value in range(65536))
+HEX4_ROWS: Final[Matrix] = (
+    np.frombuffer(b"".join(HEX4), np.uint8).reshape(65536, 4) if np is not None else None
+)
+
+
+class IdRun(Sequence[bytes]):
+    """Ids that were taken at once, without an object for each: one *prefix*, counted on."""
+
+    __slots__ = ("_count", "_first", "prefix")
+
+    def __init__(self, prefix: bytes, first: int, count: int) -> None:
+        self.prefix = prefix
+        self._first = first & 0xFFFF
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "IdRun": ...
+
+    def __getitem__(self, index: int | slice) -> "bytes | IdRun":
+        if isinstance(index, slice):
+            part = range(self._count)[index]
+            assert part.step == 1
+            return IdRun(self.prefix, self._first + part.start, len(part))
+        return self.prefix + HEX4[(self._first + range(self._count)[index]) & 0xFFFF]
+
+    def fill(self, columns: Matrix) -> None:
+        """What stands behind the prefix, into *columns*: a row of four bytes for each id."""
+        before = min(self._count, 65536 - self._first)
+        columns[:before] = HEX4_ROWS[self._first : self._first + before]
+        if before < self._count:
+            columns[before:] = HEX4_ROWS[: self._count - before]
 
 
 class MessageIds:
@@ -43,6 +83,20 @@ class MessageIds:
         """*count* new ids; at most 65,535 at once."""
         if count == 1:
             return [self.take(now_ms)]
+        start = self._advance(now_ms, count)
+        prefix = self._prefix
+        ids = [prefix + number for number in HEX4[start : start + count]]
+        if len(ids) < count:  # the counter went round
+            ids += [prefix + number for number in HEX4[: count - len(ids)]]
+        return ids
+
+    def take_run(self, now_ms: int, count: int) -> IdRun:
+        """``take_many`` as columns."""
+        start = self._advance(now_ms, count)
+        return IdRun(self._prefix, start, count)
+
+    def _advance(self, now_ms: int, count: int) -> int:
+        """Make room for *count* ids under one prefix; the number of the first."""
         if now_ms != self._prefix_ms:
             self._set_prefix(now_ms)
         if self._used_in_ms + count > 0xFFFF:
@@ -50,11 +104,7 @@ class MessageIds:
         self._used_in_ms += count
         start = self._counter + 1
         self._counter = (self._counter + count) & 0xFFFF
-        prefix = self._prefix
-        ids = [prefix + number for number in HEX4[start : start + count]]
-        if len(ids) < count:  # the counter went round
-            ids += [prefix + number for number in HEX4[: count - len(ids)]]
-        return ids
+        return start
 
     def _set_prefix(self, now_ms: int) -> None:
         self._prefix_ms = now_ms

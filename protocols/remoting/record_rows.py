@@ -4,40 +4,45 @@ Records of hundreds of messages that differ in body and id alone, as rows of one
 """
 
 from collections.abc import Sequence
-from typing import Final
 
-from protocols.remoting.matrix import np
+from protocols.remoting.matrix import Matrix, np
+from protocols.remoting.message_ids import IdRun
 from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK, RecordTemplate, crc32
-
-ROWS_MIN: Final = 48
-"""Messages from which columns of numpy are faster than pieces (measured: about 32)."""
+from protocols.rows import ROWS_MIN, Rows
 
 
 def plain_rows(
     template: RecordTemplate,
-    bodies: Sequence[bytes],
+    bodies: Rows,
     message_ids: Sequence[bytes],
     queue_id: int,
     born_ms: int,
 ) -> memoryview | None:
     """
-    The records back to back, all of one size; None: it does not pay, or the bodies differ in size.
+    The records back to back, all of one size; None: they are too few for it to pay.
 
     *message_ids* have ``RecordTemplate.ID_BYTES`` each.
     """
-    count, body_size = len(bodies), len(bodies[0])
-    if np is None or count < ROWS_MIN or not body_size:
-        return None
-    joined = b"".join(bodies)
-    if len(joined) != count * body_size or set(map(len, bodies)) != {body_size}:
+    count, body_size = len(bodies), bodies.size
+    if count < ROWS_MIN:
         return None
     pattern, body_at, id_at = template.pattern(body_size, queue_id, born_ms)
-    body_end, id_end = body_at + body_size, id_at + template.ID_BYTES
+    behind, id_end = body_at + body_size, id_at + template.ID_BYTES
+    first = np.frombuffer(pattern, np.uint8)
     rows = np.empty((count, len(pattern)), np.uint8)
-    rows[:] = np.frombuffer(pattern, np.uint8)
-    rows[:, body_at:body_end] = np.frombuffer(joined, np.uint8).reshape(count, body_size)
-    ids = np.frombuffer(b"".join(message_ids), np.uint8)
-    rows[:, id_at:id_end] = ids.reshape(count, id_end - id_at)
-    crcs = np.fromiter(map(crc32, bodies), np.uint32, count) & BODY_CRC_MASK
+    rows[:, :body_at], rows[:, behind:] = first[:body_at], first[behind:]
+    rows[:, body_at:behind] = bodies.matrix
+    _fill_ids(rows[:, id_at:id_end], message_ids)
+    crcs = np.fromiter(map(crc32, bodies.to_list()), np.uint32, count) & BODY_CRC_MASK
     rows[:, BODY_CRC_AT : BODY_CRC_AT + 4] = crcs.astype(">u4").view(np.uint8).reshape(count, 4)
     return memoryview(rows.reshape(-1))
+
+
+def _fill_ids(columns: Matrix, message_ids: Sequence[bytes]) -> None:
+    if isinstance(message_ids, IdRun):
+        prefix = message_ids.prefix
+        columns[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+        message_ids.fill(columns[:, len(prefix) :])
+    else:
+        ids = np.frombuffer(b"".join(message_ids), np.uint8)
+        columns[:] = ids.reshape(columns.shape)

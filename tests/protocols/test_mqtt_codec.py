@@ -291,7 +291,7 @@ def test_a_run_is_what_its_packets_are(
 
 def test_pubacks_are_joined_and_taken_as_a_run() -> None:
     """Ids in, one byte string out, ids back."""
-    wire = encode_puback_run([b"\0\1", b"\1\0", b"\xff\xff"])
+    wire = encode_puback_run(b"\0\1\1\0\xff\xff")
     assert wire == bytes.fromhex("40020001 40020100 4002ffff")
     found: list[int] = []
     assert codec.take_pubacks(wire + b"\xc0\0", 0, found) == len(wire)

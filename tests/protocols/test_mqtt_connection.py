@@ -86,7 +86,8 @@ def run_in_pieces(wire: bytes, cuts: list[int]) -> tuple[list[object], bytes]:
     flat: list[object] = []
     for event in events:
         if isinstance(event, PublishRun):
-            ids = event.packet_ids or [b""] * len(event.messages)
+            ids = [event.packet_ids[at : at + 2] for at in range(0, len(event.packet_ids), 2)]
+            ids = ids or [b""] * len(event.messages)
             flat += [
                 (message.head.subject, message.body, packet_id)
                 for message, packet_id in zip(event.messages, ids, strict=True)
@@ -238,7 +239,7 @@ def test_answered_publishes_do_not_count() -> None:
     for number in range(1, 20):
         packet_id = number.to_bytes(2, "big")
         connection.receive_data(wire_of(Publish("a", b"", 1, packet_id=number)), now=0.0)
-        connection.acknowledge([packet_id])
+        connection.acknowledge(packet_id)
     assert connection.unanswered_count == 0
     assert not connection.is_closing
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.remoting.record_rows import ROWS_MIN, plain_rows
+from protocols.remoting.record_rows import plain_rows
 from protocols.remoting.records import RecordTemplate
+from protocols.rows import ROWS_MIN, Rows
 
 pytest.importorskip("numpy")
 
@@ -34,7 +35,9 @@ def test_rows_are_what_pieces_are(
     template = RecordTemplate(topic, PROPERTIES)
     pieces: list[bytes | memoryview] = []
     sizes = template.add_plain(pieces, bodies, ids, queue_id, born_ms)
-    rows = plain_rows(template, bodies, ids, queue_id, born_ms)
+    bodies_as_rows = Rows.of(bodies)
+    assert bodies_as_rows is not None
+    rows = plain_rows(template, bodies_as_rows, ids, queue_id, born_ms)
     assert rows is not None
     assert rows == b"".join(pieces)
     assert sizes == [len(rows) // count] * count
@@ -44,5 +47,4 @@ def test_rows_are_what_pieces_are(
     "bodies", [[b"x"] * (ROWS_MIN - 1), [b""] * ROWS_MIN, [b"x", b"xyz", *[b"xy"] * ROWS_MIN]]
 )
 def test_few_empty_and_unlike_bodies_take_the_other_way(bodies: list[bytes]) -> None:
-    _, ids = messages(len(bodies), 0)
-    assert plain_rows(RecordTemplate("t"), bodies, ids, 0, 0) is None
+    assert Rows.of(bodies) is None
