@@ -13,6 +13,7 @@ from operator import ne
 from struct import Struct
 from typing import Final, NamedTuple
 
+from protocols.checksum import crc32, crc_of_size
 from store.core import Core
 from store.index.queues import Queue
 from store.log.format import (
@@ -21,8 +22,6 @@ from store.log.format import (
     M32,
     PAIR,
     Kind,
-    crc32,
-    crc_of_size,
     entry_struct,
     seed,
     state_entry,

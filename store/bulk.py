@@ -10,10 +10,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.row_sums import BuiltSums
 from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan
-from store.log.format import ENTRY, M32, PAIR, crc_of_size
+from store.log.format import ENTRY, M32, PAIR
 from store.log.messages import (
     BORN_V6,
     QUEUE_OFFSET_AT,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from protocols.checksum import crc_of_size
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from store.answers import Counters, EngineConfig
@@ -17,7 +18,7 @@ from store.index.remnants import Remnant
 from store.index.sealing import Sealer
 from store.log.ahead import ReadAhead
 from store.log.cache import RecentBlocks
-from store.log.format import EntryFlag, Kind, crc_of_size, seed
+from store.log.format import EntryFlag, Kind, seed
 from store.log.log import Log
 from store.log.messages import tag_hash_of
 from store.log.segments import Segment

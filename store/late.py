@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocols.canonical import is_created_explicitly
+from protocols.checksum import crc32
 from protocols.errors import Code, Refused
 from protocols.remoting.private import IndexItem
 from protocols.remoting.settling import AckItem
@@ -27,7 +28,6 @@ from store.log.format import (
     TARGET,
     EntryFlag,
     Kind,
-    crc32,
     entry_extra,
     entry_struct,
     seed,

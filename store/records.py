@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from protocols.checksum import crc_of_size
 from store.core import Core
 from store.index.entries import NEAR, Columns
 from store.index.remnants import Remnant
-from store.log.format import M32, crc_of_size
+from store.log.format import M32
 
 Piece = bytes | memoryview
 

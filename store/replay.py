@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
+from protocols.checksum import crc32, crc_of_size
 from store.answers import TopicConfig
 from store.deletion import end_queue
 from store.groups.deliveries import Deliveries
@@ -22,8 +23,6 @@ from store.log.format import (
     Entry,
     EntryFlag,
     Kind,
-    crc32,
-    crc_of_size,
     decode_entries,
     entry_struct,
 )

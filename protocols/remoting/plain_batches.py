@@ -10,9 +10,10 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.plain_records import FRONT_BYTES, ID_CHARACTER_MIN, PlainRecords
-from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK, crc32
+from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK
 from protocols.remoting.row_sums import ROWS_MIN, BuiltSums, RowSums
 
 MEMBERS_MIN: Final = 8
@@ -125,7 +126,7 @@ class Shape:
         if body_size:
             made[:, FRONT_BYTES:behind] = rows[:, _HEAD_BYTES : _HEAD_BYTES + body_size]
             bodies = np.ndarray((count,), f"V{body_size}", joined, _HEAD_BYTES, (self.size,))
-            crcs = np.fromiter(map(crc32, bodies.tolist()), np.uint32, count)
+            crcs = np.fromiter(map(crc_of_size(body_size), bodies.tolist()), np.uint32, count)
             np.ndarray((count,), ">u4", made.data, BODY_CRC_AT, (size,))[:] = crcs & BODY_CRC_MASK
         topics = [batch.records.topic_field for batch in batches]
         before, suffix = batches[0].records.around(self.text)

@@ -5,9 +5,10 @@ Records of hundreds of messages that differ in body and id alone, as rows of one
 
 from collections.abc import Sequence
 
+from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.message_ids import IdRun
-from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK, RecordTemplate, crc32
+from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK, RecordTemplate
 from protocols.rows import ROWS_MIN, Rows
 
 
@@ -33,7 +34,8 @@ def plain_rows(
     rows[:, :body_at], rows[:, behind:] = first[:body_at], first[behind:]
     rows[:, body_at:behind] = bodies.matrix
     _fill_ids(rows[:, id_at:id_end], message_ids)
-    crcs = np.fromiter(map(crc32, bodies.to_list()), np.uint32, count) & BODY_CRC_MASK
+    crc = crc_of_size(body_size)
+    crcs = np.fromiter(map(crc, bodies.to_list()), np.uint32, count) & BODY_CRC_MASK
     rows[:, BODY_CRC_AT : BODY_CRC_AT + 4] = crcs.astype(">u4").view(np.uint8).reshape(count, 4)
     return memoryview(rows.reshape(-1))
 

@@ -21,15 +21,11 @@ from functools import lru_cache
 from typing import Final
 
 from protocols.canonical import Properties, StoredMessage
+from protocols.checksum import crc32
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import SysFlag
 from protocols.remoting.message_ids import HEX4 as HEX4
 from protocols.remoting.message_ids import MessageIds as MessageIds
-
-try:
-    from isal.isal_zlib import crc32 as crc32
-except ImportError:  # optional (extra "speed"): same value, half the time
-    from zlib import crc32 as crc32
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

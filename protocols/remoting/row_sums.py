@@ -10,13 +10,13 @@ from its own CRC, which its record carries anyway. A call per record costs three
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from protocols.checksum import crc32
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.records import (
     BODY_AT,
     BODY_CRC_AT,
     LOG_POSITION_AT,
     QUEUE_OFFSET_AT,
-    crc32,
 )
 
 ROWS_MIN: Final = 400

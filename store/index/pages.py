@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from protocols.checksum import crc32
 from store.index.entries import Columns
-from store.log.format import M32, crc32
+from store.log.format import M32
 
 SUFFIX: Final = ".idx"
 MAGIC: Final = b"TGIDX01" + sys.byteorder[:1].encode()

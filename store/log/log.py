@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from os import urandom
 from typing import Any, Final
 
+from protocols.checksum import crc32
 from store.answers import EngineConfig, Pending, StoreFailed
 from store.disk import Buffer, Disk
 from store.log.cache import RecentBlocks
@@ -23,7 +24,6 @@ from store.log.format import (
     SEGMENT_HEADER_BYTES,
     BlockHeader,
     SegmentHeader,
-    crc32,
     encode_block_head,
     seed,
     state_entry,

@@ -9,7 +9,8 @@ IPv6 20), store time, store host, reconsume times, prepared offset, body, topic,
 import struct
 from typing import Final
 
-from store.log.format import M32, crc32
+from protocols.checksum import crc32
+from store.log.format import M32
 
 QUEUE_ID_AT: Final = 12
 QUEUE_OFFSET_AT: Final = 20

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from os import urandom
 from typing import Final, NamedTuple
 
+from protocols.checksum import crc32
 from store.answers import EngineConfig
 from store.disk import Disk
 from store.log.format import (
@@ -25,7 +26,6 @@ from store.log.format import (
     Kind,
     SegmentHeader,
     block_bytes,
-    crc32,
     decode_block_head,
     decode_entries,
     decode_segment_header,

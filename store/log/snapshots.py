@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from protocols.checksum import crc32
 from store.disk import Disk
-from store.log.format import crc32
 from store.log.segments import UNFINISHED_SUFFIX
 
 SUFFIX: Final = ".snapshot"

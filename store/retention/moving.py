@@ -9,6 +9,7 @@ snapshots know the remnant: a crash before that finds the segment as it was.
 from collections.abc import Sequence
 from typing import Final
 
+from protocols.checksum import crc32
 from protocols.errors import Refused
 from store.core import Core
 from store.index.pages import Page
@@ -21,7 +22,6 @@ from store.log.format import (
     SOURCE,
     EntryFlag,
     Kind,
-    crc32,
     entry_extra,
     entry_struct,
     seed,
