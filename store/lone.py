@@ -8,9 +8,10 @@ that such a publish takes, next to the disk's, most is calls.
 from struct import Struct
 from typing import Final
 
+from protocols.checksum import crc_of_size
 from store.appender import MESSAGE, Plan, place_in
 from store.core import Core
-from store.log.format import BLOCK, M32, crc_of_size
+from store.log.format import BLOCK, M32
 from store.log.messages import (
     BORN_V6,
     QUEUE_OFFSET_AT,
