@@ -363,10 +363,13 @@ class StoreServer:
         self._may_read |= not self._is_read_beside
         self._is_read_beside = False
         self._committed_at = clock.monotonic()
-        if not self._is_in_frames:
-            self.tick_soon()
-        elif not self._sends and not self.context.engine.has_woken:
+        if self._sends or self.context.engine.has_woken or self.context.backlog:
+            if not self._is_in_frames:
+                self.tick_soon()
+        elif self._is_in_frames:
             self._flush_now()  # nobody gets more than an answer: it need not wait for the tick
+        else:
+            self._loop.call_soon(self.tick_soon)  # a gateway in this process passes it on first
 
     def fetched(self, work: Prefetch) -> None:
         """A part of the log that readers wanted has come, or could not be read."""
