@@ -19,6 +19,7 @@ from protocols.remoting import bodies
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.signing import sign
 
 T = TypeVar("T")
@@ -171,6 +172,6 @@ class Stores:
 
 def offset_table(body: bytes | memoryview) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(message queue, values) of a Java map whose keys are objects."""
-    table = bodies.parse(body).get("offsetTable", {})
+    table = parse(body).get("offsetTable", {})
     for key, value in table.items():
         yield dict(key), value

@@ -16,12 +16,13 @@ import msgspec
 from protocols import clock
 from protocols.canonical import Call
 from protocols.errors import Code, GatewayError, PeerError, Refused
-from protocols.remoting.bodies import encode_object_map, parse
+from protocols.remoting.bodies import encode_object_map
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field, text_field
 from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import is_retry_topic, qualified
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.records import (
     STORE_HOST_AT,
     decode_record,

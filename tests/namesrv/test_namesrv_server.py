@@ -25,13 +25,13 @@ from protocols.remoting.bodies import (
     TopicConfigWrapper,
     decode_body,
     encode_body,
-    parse,
 )
 from protocols.remoting.client import RemotingClient, local_pair
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.discovery import GatewayRegister
 from protocols.remoting.discovery import encode_body as encode_private
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.private import PrivateCode
 from protocols.remoting.signing import sign
 from tests.support.patience import PATIENCE_S

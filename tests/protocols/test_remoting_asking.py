@@ -13,11 +13,11 @@ from protocols.remoting.bodies import (
     ProducerData,
     SubscriptionData,
     encode_body,
-    parse,
 )
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import (
     decode_records,

@@ -7,8 +7,8 @@ import pytest
 
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.inner_batches import MARK
-from tests.protocols.test_remoting_front import Client
 from tests.support.fake_services import FakeServices
+from tests.support.remoting_front import Client
 
 BODIES = (b"one", b"two")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from protocols.remoting import bodies
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import PopHandle
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from store.app import Store
@@ -123,7 +123,7 @@ async def reset(client: RemotingClient, **more: str) -> dict[object, object]:
     fields = {"group": "G", "topic": "T", "timestamp": "-1", "isForce": "true"}
     answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | more)
     assert answer.code == 0, answer.remark
-    table: dict[object, object] = bodies.parse(answer.body)["offsetTable"]
+    table: dict[object, object] = parse(answer.body)["offsetTable"]
     return table
 
 
@@ -181,10 +181,10 @@ async def test_statistics_of_a_topic_and_of_a_group(client: RemotingClient) -> N
     await pull(client, 0)
     asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
     put = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
-    assert bodies.parse(put.body)["statsMinute"]["sum"] == 2
+    assert parse(put.body)["statsMinute"]["sum"] == 2
     asked = {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"}
     got = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
-    assert bodies.parse(got.body)["statsDay"]["sum"] == 2
+    assert parse(got.body)["statsDay"]["sum"] == 2
     asked = {"statsName": "GROUP_GET_NUMS", "statsKey": "T@none"}
     none = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
     assert none.code == ResponseCode.SYSTEM_ERROR
@@ -197,12 +197,10 @@ async def test_progress_of_a_popping_group_is_per_queue(client: RemotingClient) 
     popped = await pop(client, maxMsgNums="2")
     await ask(client, RequestCode.ACK_MESSAGE, handle_of(popped, 0))
     stats = await ask(client, RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "T"})
-    (row,) = [
-        row for row in bodies.parse(stats.body)["offsetTable"].values() if row["brokerOffset"]
-    ]
+    (row,) = [row for row in parse(stats.body)["offsetTable"].values() if row["brokerOffset"]]
     assert (row["brokerOffset"], row["consumerOffset"], row["pullOffset"]) == (3, 1, 2)
     all_stats = await ask(client, RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
-    assert bodies.parse(all_stats.body)["totalDiff"] == 2
+    assert parse(all_stats.body)["totalDiff"] == 2
 
 
 # ── configuration ───────────────────────────────────────────────────────────────────────
@@ -264,7 +262,7 @@ async def test_a_group_can_be_forbidden_a_topic(client: RemotingClient) -> None:
     await send(client, b"x")
     told = {"group": "G", "topic": "T", "readable": "false"}
     answer = await ask(client, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, told)
-    assert bodies.parse(answer.body)["readable"] is False
+    assert parse(answer.body)["readable"] is False
     refused = await pull(client, 0)
     assert (refused.code, refused.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "5")
     assert (await pop(client)).code == ResponseCode.NO_PERMISSION
@@ -338,7 +336,7 @@ async def test_pop_assignments_can_be_shared(store: Store, client: RemotingClien
         await ask(client, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, msgspec.json.encode(mode))
         asked = {"topic": "T", "consumerGroup": "G", "clientId": "b", "strategyName": "AVG"}
         answer = await ask(client, RequestCode.QUERY_ASSIGNMENT, {}, msgspec.json.encode(asked))
-        found = bodies.parse(answer.body)["messageQueueAssignments"]
+        found = parse(answer.body)["messageQueueAssignments"]
         assert [item["messageQueue"]["queueId"] for item in found] == expected
         assert {item["mode"] for item in found} == {"POP"}
     for other in clients:

@@ -9,6 +9,7 @@ from protocols.remoting import bodies
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from store.app import Store
@@ -48,11 +49,11 @@ async def test_members_hear_of_one_another(store: Store) -> None:
         await asyncio.wait_for(changed.wait(), WAIT_S)
         assert told == ["G"]
         listed = await ask(first, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
-        assert bodies.parse(listed.body) == {"consumerIdList": ["a", "b"]}
+        assert parse(listed.body) == {"consumerIdList": ["a", "b"]}
         changed.clear()
     await asyncio.wait_for(changed.wait(), WAIT_S)
     listed = await ask(first, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
-    assert bodies.parse(listed.body) == {"consumerIdList": ["b"]}
+    assert parse(listed.body) == {"consumerIdList": ["b"]}
     connections = await ask(first, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"})
     found = bodies.decode_body(bodies.ConsumerConnection, connections.body)
     assert found.subscription_table["T"].sub_string == "A"
@@ -100,7 +101,7 @@ async def test_an_order_lock_has_one_owner(client: RemotingClient) -> None:
         queue = bodies.MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
         body = bodies.LockBody(consumer_group="G", client_id=name, mq_set=[queue])
         answer = await ask(client, code, None, bodies.encode_body(body))
-        return list(bodies.parse(answer.body)["lockOKMQSet"]) if answer.body else []
+        return list(parse(answer.body)["lockOKMQSet"]) if answer.body else []
 
     assert len(await lock(RequestCode.LOCK_BATCH_MQ, "a")) == 1
     assert await lock(RequestCode.LOCK_BATCH_MQ, "b") == []
@@ -118,7 +119,7 @@ async def test_topics_are_made_listed_and_deleted(client: RemotingClient) -> Non
     assert topics["N"].attributes == {"message.type": "FIFO"}
     assert "TBW102" in topics
     stats = await ask(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "N"})
-    assert len(bodies.parse(stats.body)["offsetTable"]) == 3
+    assert len(parse(stats.body)["offsetTable"]) == 3
     assert (await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "N"})).code == 0
     gone = await ask(client, RequestCode.GET_TOPIC_CONFIG, {"topic": "N"})
     assert gone.code == ResponseCode.TOPIC_NOT_EXIST
@@ -150,7 +151,7 @@ async def test_an_offset_is_reset(client: RemotingClient) -> None:
     await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "3"})
     reset = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
     answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-    assert len(bodies.parse(answer.body)["offsetTable"]) == 4
+    assert len(parse(answer.body)["offsetTable"]) == 4
     moved = await pull(client, 3)
     assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
     assert len(decode_records((await pull(client, 0)).body)) == 3

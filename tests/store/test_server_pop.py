@@ -15,6 +15,7 @@ from protocols.remoting.handles import (
     decode_start_offsets,
     encode_bit_set,
 )
+from protocols.remoting.nearly_json import parse
 from protocols.remoting.records import decode_records
 from store.app import Store
 from tests.support.standard_codes import pull_fields, send
@@ -88,7 +89,7 @@ async def test_popped_messages_are_hidden_and_acked(client: RemotingClient) -> N
     body = msgspec.json.encode({"brokerName": "broker-a", "acks": entries})
     assert (await ask(client, RequestCode.BATCH_ACK_MESSAGE, None, body)).code == 0
     stats = await ask(client, RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
-    table = bodies.parse(stats.body)["offsetTable"]
+    table = parse(stats.body)["offsetTable"]
     assert sum(item["brokerOffset"] - item["consumerOffset"] for item in table.values()) == 0
 
 
