@@ -18,7 +18,7 @@ from protocols.errors import Code, GatewayError, Refused
 from protocols.groups import GroupSpec, Start
 from protocols.pipeline import DeliverySink
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
-from protocols.tasks import Tasks, outcomes
+from protocols.tasks import Signal, Tasks, outcomes
 from protocols.tuples import new_tuple
 
 logger = logging.getLogger("tidegate.deliveries")
@@ -99,9 +99,7 @@ class LogicalStream:
         self._parts: dict[tuple[str, str], Part] = {}
         self._is_over = False
         self._is_retired = False
-        self._resumed = asyncio.Event()
-        self._is_resumed = False
-        """The event is set, for who asks with each delivery."""
+        self._resumed = Signal()
 
         self._are_parts_open = False
         self._balance_timer: asyncio.TimerHandle | None = None
@@ -197,7 +195,6 @@ class LogicalStream:
         if self._are_parts_open and all(
             [part.count >= part.resuming_count for part in self._parts.values()]
         ):
-            self._is_resumed = True
             self._resumed.set()
 
     # ── StreamPort ──────────────────────────────────────────────────────────────────────
@@ -212,7 +209,7 @@ class LogicalStream:
         self.delivered += len(deliveries)
         if deliveries:
             self._sink.deliver(deliveries)
-        if not self._is_resumed:
+        if not self._resumed.is_set:
             self._check_resumed()
         self._balance_s = BALANCE_S_MIN
         if part.window == 0:

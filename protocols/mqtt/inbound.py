@@ -120,9 +120,8 @@ class Inbound:
         self._refused: list[tuple[int, Publish, Reason]] = []
         """What is refused here, each behind so many posts that are done [MQTT-4.6.0-2]."""
 
-        self._all_stored = Signal()
-        self._is_awaited = False
-        """Somebody wants to know when all is stored."""
+        self._all_stored = Signal(is_set=True)
+        """Cleared by who wants to know."""
 
     @property
     def received(self) -> tuple[int, ...]:
@@ -133,7 +132,6 @@ class Inbound:
         """Wait, within reason, until everything so far is stored or refused."""
         if self._under_way:
             self._all_stored.clear()
-            self._is_awaited = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STORED_S_MAX):
                     await self._all_stored.wait()
@@ -141,8 +139,7 @@ class Inbound:
     def _answered(self) -> None:
         self._done_count += 1
         self._under_way -= 1
-        if not self._under_way and self._is_awaited:
-            self._is_awaited = False
+        if not self._under_way and not self._all_stored.is_set:
             self._all_stored.set()
 
     # ── QoS 0 and 1 ─────────────────────────────────────────────────────────────────────
