@@ -539,6 +539,9 @@ class GatewayPipeline:
     ) -> list[Delivery]:
         return await self.receipts.adopt(call, spec, taker, invisible_ms)
 
+    def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
+        self.receipts.mark(marks)
+
     async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
         return await self.receipts.ack(handles)
 

@@ -14,13 +14,14 @@ from typing import Final
 
 from gateway.clusters.batches import known_code
 from gateway.clusters.client import ClusterClient, RunningLink
+from gateway.clusters.link import TIDEGATE
 from gateway.decisions import Decider
 from gateway.mapping import qualified
 from gateway.rules import facts_of
 from protocols.canonical import Call, Delivery, ReceiptHandle
 from protocols.errors import Code, GatewayError, Refused
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
-from protocols.remoting.settling import AckAction
+from protocols.remoting.settling import AckAction, MarkItem
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.receipts")
@@ -107,6 +108,18 @@ class Receipts:
                 except GatewayError as error:
                     logger.info("what %s holds at %s: %s", taker, link.broker, error)
         return found
+
+    def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
+        """At stores of ours; others have no place for it."""
+        for link, indexes in self._by_link([handle for handle, _, _ in marks]).items():
+            if link.capabilities is not TIDEGATE:
+                continue
+            items: dict[int, list[MarkItem]] = {}
+            for handle, packet_id, stage in [marks[index] for index in indexes]:
+                item = MarkItem(handle.group, handle.position, handle.grant, packet_id, stage)
+                items.setdefault(handle.store_epoch, []).append(item)
+            for epoch, found in items.items():
+                link.mark(epoch, found)
 
     async def _poll(self, link: RunningLink, request: PopRequest, wait_ms: int) -> list[Delivery]:
         """

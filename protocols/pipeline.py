@@ -67,6 +67,13 @@ class Pipeline(Protocol):
         """
         ...
 
+    def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
+        """
+        (packet id, stage) of popped deliveries, for who adopts them: 16 and 8 bits that mean what
+        their gateways make of them. Not awaited; gone when they come back.
+        """
+        ...
+
     async def ack(self, call: Call, handles: Sequence[ReceiptHandle]) -> list[AckResult]:
         """Done for good; idempotent; durable when answered."""
         ...

@@ -17,9 +17,11 @@ from protocols.errors import Code, GatewayError, Refused
 from protocols.groups import GroupSpec, InvisibleTimeChange, PopRequest, Start
 from protocols.pipeline import Services, TopicInfo
 from protocols.remoting.bodies import ConsumerData, SubscriptionData
+from protocols.remoting.handles import retry_topic
 from protocols.remoting.headers import PullHeader
 from protocols.remoting.holdings import Held, Holdings, Queue
 from protocols.remoting.mapping import (
+    RETRY_BROKER,
     Wants,
     group_spec,
     is_retry_topic,
@@ -175,10 +177,15 @@ class Consumer:
             found: dict[Queue, list[Delivery]] = {}
             for delivery in deliveries:
                 queue = Queue(topic, delivery.handle.broker, delivery.message.queue_id)
+                if delivery.stage:
+                    queue = Queue(retry_topic(self.group), RETRY_BROKER, delivery.stage - 1)
                 found.setdefault(queue, []).append(delivery)
             for queue, items in found.items():
                 self._seen[queue] = clock.monotonic()
-                self.holdings.adopt(queue, items)
+                if is_retry_topic(queue.topic):
+                    self.holdings.adopt_shown(queue, items)
+                else:
+                    self.holdings.adopt(queue, items)
         if self.holdings.returned_count:
             self._came_back.set()
 
@@ -196,6 +203,8 @@ class Consumer:
         wants = self.wants(queue.topic, header)
         self._seen[queue] = clock.monotonic()
         count = max(1, min(header.count_max, POP_COUNT_MAX))
+        if lost := holdings.take_lost(queue, header.queue_offset):
+            await self.give_back(lost)
         if unseen := holdings.go_on_from(queue, header.queue_offset, count):
             return unseen
         begun = self._begun.get(queue, 0)
@@ -249,6 +258,9 @@ class Consumer:
     async def pop_returned(self, queue: Queue, header: PullHeader, wait_ms: int) -> list[bytes]:
         """Records for a pull of a retry queue: what came back to this client."""
         self._seen[queue] = clock.monotonic()
+        self.holdings.go_on_returned(queue, header.queue_offset)
+        if lost := self.holdings.take_lost(queue, header.queue_offset):
+            await self.give_back(lost)
         if not self.holdings.returned_count and wait_ms:
             self._came_back.clear()
             try:
@@ -256,7 +268,9 @@ class Consumer:
                     await self._came_back.wait()
             except TimeoutError:
                 return []
-        return self.holdings.take_returned(queue, header.queue_offset, header.count_max)
+        records = self.holdings.take_returned(queue, header.queue_offset, header.count_max)
+        self._services.pipeline.mark(self.holdings.take_marks())
+        return records
 
     def wants(self, topic: str, header: PullHeader) -> Wants:
         """What a pull filters by: its header, or the subscription. Raises Refused."""

@@ -4,12 +4,13 @@ What one client of one consumer group holds: popped, not yet acknowledged. Knows
 A push consumer names what it is done with by *offset*: committing c means that everything
 below c is done. First deliveries keep their real queue and offset. What is delivered again
 would lie below a committed offset, so it is shown in ``%RETRY%group`` instead, in an order of
-this client's own.
+this client's own; the stores keep with it where it was shown (``Mark``), so that another gateway
+knows what the client means when it commits there.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocols.canonical import Delivery, ReceiptHandle
 from protocols.remoting.inner_batches import last_offset
@@ -19,6 +20,11 @@ from protocols.remoting.records import (
     QUEUE_OFFSET_AT,
     reconsume_count_at,
 )
+
+Mark = tuple[ReceiptHandle, int, int]
+"""(delivery, last 16 bits of its offset in a retry queue, number of that queue + 1)."""
+
+_U16: Final = 0xFFFF
 
 
 class Queue(NamedTuple):
@@ -32,7 +38,7 @@ class Queue(NamedTuple):
 class Held:
     """One delivery in the client's hands."""
 
-    __slots__ = ("handle", "is_settled", "offset", "position", "reconsume_count")
+    __slots__ = ("handle", "is_placed", "is_settled", "offset", "position", "reconsume_count")
 
     def __init__(self, delivery: Delivery, offset: int) -> None:
         self.handle: ReceiptHandle = delivery.handle
@@ -41,6 +47,9 @@ class Held:
         self.reconsume_count = delivery.attempt - 1
         self.is_settled = False
         """Given back (send-back) or lost: nothing more to acknowledge."""
+
+        self.is_placed = False
+        """Adopted, and its offset is known again."""
 
 
 class Holdings:
@@ -54,6 +63,10 @@ class Holdings:
         self._adopted: dict[Queue, deque[Delivery]] = {}
         """Held since another connection of the client; it may not have got all of it."""
 
+        self._shown: dict[Queue, list[tuple[Held, Delivery]]] = {}
+        """The same of retry queues, until the client says where it stands in one."""
+
+        self._marks: list[Mark] = []
         self._retry_offset = 0
         self.count = 0
 
@@ -71,8 +84,7 @@ class Holdings:
         """
         Hold what the client popped over another connection, in the order of its offsets.
 
-        What is not a first delivery was in the retry topic, at an offset that nobody remembers:
-        it comes there again.
+        What is not a first delivery had not been shown to it: it comes in the retry topic.
         """
         first = [delivery for delivery in deliveries if delivery.attempt == 1]
         again = [delivery for delivery in deliveries if delivery.attempt > 1]
@@ -82,6 +94,39 @@ class Holdings:
             self._hold(queue, delivery, delivery.message.queue_offset)
             self._adopted.setdefault(queue, deque()).append(delivery)
         self._next.pop(queue, None)
+
+    def adopt_shown(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
+        """The same of what was shown to it in the retry *queue*, and marked."""
+        for delivery in deliveries:
+            held = self._hold(queue, delivery, delivery.packet_id)
+            self._shown.setdefault(queue, []).append((held, delivery))
+        self._next.pop(queue, None)
+
+    def _place(self, queue: Queue, offset: int) -> None:
+        """
+        The client is at *offset* in a retry *queue*: what it was shown there lies near. It holds
+        far less than 32,768 messages of it, so the last 16 bits of their offsets tell.
+        """
+        shown = self._shown.get(queue)
+        if not shown or shown[0][0].is_placed:
+            return
+        for held, delivery in shown:
+            ahead = (delivery.packet_id - offset) & _U16
+            held.offset = offset + (ahead if ahead <= _U16 >> 1 else ahead - _U16 - 1)
+            held.is_placed = True
+        self._queues[queue] = deque(sorted(self._queues.get(queue, ()), key=lambda one: one.offset))
+
+    def go_on_returned(self, queue: Queue, offset: int) -> None:
+        """
+        The client reads a retry *queue* from *offset* on: what it was to be shown beyond that it
+        has not got, and gets again.
+        """
+        self._place(queue, offset)
+        for held, delivery in self._shown.pop(queue, ()):
+            if held.offset >= offset and held in self._queues.get(queue, ()):
+                self._queues[queue].remove(held)
+                self._by_position.pop((queue.broker, held.position), None)
+                self._returned.append(delivery._replace(handle=held.handle))
 
     def go_on_from(self, queue: Queue, offset: int, count: int) -> list[bytes]:
         """
@@ -120,30 +165,38 @@ class Holdings:
 
     def take_returned(self, queue: Queue, from_offset: int, count: int) -> list[bytes]:
         """Hold up to *count* of what came back, as messages of the retry *queue*."""
+        self.go_on_returned(queue, from_offset)
         self._retry_offset = max(self._retry_offset, from_offset)
         records: list[bytes] = []
         while self._returned and len(records) < count:
             delivery = self._returned.popleft()
             self.count -= 1
             offset = self._retry_offset
-            self._retry_offset += 1
-            self._hold(queue, delivery, offset)
+            self._retry_offset = self._hold(queue, delivery, offset).offset + 1
+            self._marks.append((delivery.handle, offset & _U16, queue.queue_id + 1))
             records.append(_as_retry(delivery, queue.queue_id, offset))
         return records
 
-    def _hold(self, queue: Queue, delivery: Delivery, offset: int) -> None:
+    def take_marks(self) -> list[Mark]:
+        """Of what ``take_returned`` has shown since."""
+        marks, self._marks = self._marks, []
+        return marks
+
+    def _hold(self, queue: Queue, delivery: Delivery, offset: int) -> Held:
         offset += last_offset(delivery.message) - delivery.message.queue_offset
         held = Held(delivery, offset)
         self._queues.setdefault(queue, deque()).append(held)
         self._by_position[queue.broker, held.position] = held
         self._next[queue] = offset + 1
         self.count += 1
+        return held
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 
     def commit(self, queue: Queue, offset: int) -> list[Held]:
         """What *offset* says is done: held below it and not given back."""
         done: list[Held] = []
+        self._place(queue, offset)
         waiting = self._queues.get(queue)
         while waiting and waiting[0].offset < offset:
             held = waiting.popleft()
@@ -178,6 +231,23 @@ class Holdings:
                     held.handle = handle
                     return
 
+    def take_lost(self, queue: Queue, offset: int) -> list[ReceiptHandle]:
+        """
+        The client reads *queue* from *offset* on, though it was given more: it had stopped waiting
+        for that answer. What it has not got of it, to be given back.
+        """
+        waiting = self._queues.get(queue)
+        handles: list[ReceiptHandle] = []
+        if offset >= self._next.get(queue, 0) or queue in self._adopted:
+            return handles
+        while waiting and waiting[-1].offset >= offset:
+            held = waiting.pop()
+            self._forget(queue, held)
+            if not held.is_settled:
+                handles.append(held.handle)
+        self._next[queue] = offset
+        return handles
+
     def queues(self) -> list[Queue]:
         """Those that something is held of."""
         return [queue for queue, waiting in self._queues.items() if waiting]
@@ -186,6 +256,7 @@ class Holdings:
         """All that is held of one queue, to be given back."""
         handles: list[ReceiptHandle] = []
         self._adopted.pop(queue, None)
+        self._shown.pop(queue, None)
         for held in self._queues.pop(queue, ()):
             self._forget(queue, held)
             if not held.is_settled:
@@ -200,6 +271,7 @@ class Holdings:
         self._by_position.clear()
         self._returned.clear()
         self._adopted.clear()
+        self._shown.clear()
         self.count = 0
         return handles
 

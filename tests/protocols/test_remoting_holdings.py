@@ -1,5 +1,7 @@
 """What a client holds: real offsets first, the retry topic for what comes again."""
 
+import pytest
+
 from protocols.canonical import Delivery, ReceiptHandle
 from protocols.remoting.holdings import Holdings, Queue
 from protocols.remoting.records import decode_record, encode_record
@@ -115,3 +117,50 @@ def test_a_first_delivery_below_where_the_client_reads() -> None:
     assert holdings.go_on_from(QUEUE, 10, 8) == []
     assert offsets(holdings.take_in(QUEUE, [delivery(9), delivery(10)])) == [10]
     assert holdings.returned_count == 1
+
+
+@pytest.mark.parametrize("start", [0, 65_530, 100_000])
+def test_what_was_shown_in_the_retry_topic_keeps_its_place(start: int) -> None:
+    """Another gateway holds it under the same offsets: none comes twice, none is lost."""
+    first = Holdings()
+    first.take_in(QUEUE, [delivery(n, attempt=2) for n in range(10)])
+    assert len(first.take_returned(RETRY, start, 9)) == 9
+    assert first.take_marks()[0][2] == RETRY.queue_id + 1
+    first.take_in(QUEUE, [delivery(n, attempt=2) for n in (10, 11)])
+    marks = {handle.position: (packet_id, stage) for handle, packet_id, stage in first.take_marks()}
+    assert marks == {}
+    shown = [
+        delivery(n, attempt=2)._replace(packet_id=(start + n) & 0xFFFF, stage=RETRY.queue_id + 1)
+        for n in range(9)
+    ]
+    second = Holdings()
+    second.adopt_shown(RETRY, shown)
+    second.adopt(QUEUE, [delivery(n, attempt=2) for n in (9, 10)])
+    assert (second.count, len(second.held()), second.returned_count) == (11, 9, 2)
+    assert [held.handle.position for held in second.commit(RETRY, start + 2)] == [1000, 1001]
+    second.go_on_returned(RETRY, start + 7)  # it has got no answer with the last two
+    assert second.returned_count == 4
+    assert offsets(second.take_returned(RETRY, start + 7, 32)) == [*range(start + 7, start + 11)]
+    done = [held.handle.position for held in second.commit(RETRY, start + 11)]
+    assert done == [1002, 1003, 1004, 1005, 1006, 1009, 1010, 1007, 1008]
+    assert second.count == 0
+
+
+def test_what_was_shown_is_given_back_with_its_queue() -> None:
+    """A client that got another retry queue has dropped what it had of this one."""
+    holdings = Holdings()
+    holdings.adopt_shown(RETRY, [delivery(1, attempt=2)._replace(packet_id=5, stage=4)])
+    assert holdings.queues() == [RETRY]
+    assert len(holdings.abandon(RETRY)) == 1
+    holdings.go_on_returned(RETRY, 9)
+    assert (holdings.count, holdings.returned_count) == (0, 0)
+
+
+def test_an_answer_that_the_client_did_not_wait_for() -> None:
+    """It asks once more from where it is: what it was given beyond that goes back."""
+    holdings = Holdings()
+    holdings.take_in(QUEUE, [delivery(n) for n in (3, 4, 5)])
+    assert holdings.take_lost(QUEUE, 6) == []
+    assert [handle.position for handle in holdings.take_lost(QUEUE, 4)] == [1005, 1004]
+    assert (holdings.count, holdings.next_offset(QUEUE)) == (1, 4)
+    assert offsets(holdings.take_in(QUEUE, [delivery(4)])) == [4]

@@ -90,6 +90,16 @@ class FakePipeline:
             if self._broker.flight_of(delivery.handle) is not None
         ]
 
+    def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
+        for handle, packet_id, stage in marks:
+            for taken in self._taken.values():
+                taken[:] = [
+                    one._replace(packet_id=packet_id, stage=stage)
+                    if one.handle.position == handle.position
+                    else one
+                    for one in taken
+                ]
+
     async def pop(self, call: Call, request: PopRequest) -> list[Delivery]:
         group = self._broker.open_group(request.group)
         until = clock.monotonic() + request.wait_ms / 1000

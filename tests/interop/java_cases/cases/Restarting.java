@@ -26,6 +26,7 @@ final class Restarting {
         suite.restarts.put("restart.offsets", Restarting::offsets);
         suite.restarts.put("restart.live-consumer", Restarting::liveConsumer);
         suite.restarts.put("restart.held", Restarting::held);
+        suite.restarts.put("restart.held-again", Restarting::heldAgain);
         suite.restarts.put("restart.orderly-consumer", Restarting::orderly);
         suite.restarts.put("restart.delay", Restarting::delay);
         suite.restarts.put("restart.transaction", Restarting::transaction);
@@ -120,6 +121,43 @@ final class Restarting {
                     .computeTotalDiff() == 0);
             got.removeIf(body -> body.equals("new")); // its sends may have been several
             Site.equal(Site.bodies("h", 8), Site.sorted(got), "each once");
+        };
+    }
+
+    /** The same of what came again, in the retry topic. */
+    private static Suite.Case heldAgain(Site site) throws Exception {
+        String topic = site.topic("restart.held-again", 1);
+        CountDownLatch begun = new CountDownLatch(2);
+        CountDownLatch goOn = new CountDownLatch(1);
+        List<String> got = new CopyOnWriteArrayList<>();
+        DefaultMQPushConsumer consumer = site.push("restart.held-again", topic, "*");
+        consumer.setInstanceName(site.name("restart-held-again"));
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            context.setDelayLevelWhenNextConsume(1);
+            if (messages.get(0).getReconsumeTimes() == 0) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            messages.forEach(message -> got.add(Inbox.body(message)));
+            begun.countDown();
+            try {
+                goOn.await();
+            } catch (InterruptedException error) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        site.send(topic, "", Site.bodies("a", 8));
+        Site.check(begun.await(Inbox.WAIT_MS, TimeUnit.MILLISECONDS), "none came again");
+        return after -> {
+            SendResult sent = sendAgain(site, Site.message(topic, "", "new"));
+            Site.check(sent != null, "sent");
+            goOn.countDown();
+            Site.until("all are done", () -> got.contains("new")
+                && site.asker.examineConsumeStats(site.name("restart.held-again"))
+                    .computeTotalDiff() == 0);
+            got.removeIf(body -> body.equals("new")); // its sends may have been several
+            Site.equal(Site.bodies("a", 8), Site.sorted(got), "each once");
         };
     }
 
