@@ -14,10 +14,11 @@ from typing import Final
 
 from gateway.clusters.batches import known_code
 from gateway.clusters.client import ClusterClient, RunningLink
-from gateway.clusters.link import TIDEGATE
+from gateway.clusters.link import TIDEGATE, LinkState
 from gateway.decisions import Decider
 from gateway.mapping import qualified
 from gateway.rules import facts_of
+from protocols import clock
 from protocols.canonical import Call, Delivery, ReceiptHandle
 from protocols.errors import Code, GatewayError, Refused
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
@@ -30,7 +31,10 @@ COUNT_MAX: Final = 1024
 """Deliveries of one pop, whatever was asked for."""
 
 WAIT_MS_MAX: Final = 60_000
+LINKS_S: Final = 3.0
+"""For links that are not up when a client comes with what it holds."""
 
+LINK_S: Final = 0.05
 
 Poll = asyncio.Task[list[Delivery] | GatewayError]
 """One pop at one store. It returns what it fails of: who asked may be gone by then."""
@@ -61,6 +65,8 @@ class Receipts:
         self._decider = decider
         self._turn = 0
         self._tasks = Tasks("receipts")
+        self._missed: set[RunningLink] = set()
+        """Links that were waited for in vain, until they are up."""
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -102,12 +108,25 @@ class Receipts:
         self._check(call, spec)
         found: list[Delivery] = []
         for cluster in consume_clusters(self._decider, call, spec):
+            await self._await_links(cluster)
             for link in cluster.up_links():
                 try:
                     found += await link.adopt(spec, taker, invisible_ms)
                 except GatewayError as error:
                     logger.info("what %s holds at %s: %s", taker, link.broker, error)
         return found
+
+    async def _await_links(self, cluster: ClusterClient) -> None:
+        """A client may be here before the links are: this gateway has just started, too."""
+        until = clock.monotonic() + LINKS_S
+        while True:
+            away = {link for link in cluster.links.values() if link.state is not LinkState.UP}
+            self._missed = {link for link in self._missed if link.state is not LinkState.UP}
+            if not away - self._missed:
+                return
+            if clock.monotonic() >= until:
+                self._missed |= away
+            await asyncio.sleep(LINK_S)
 
     def mark(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> None:
         """At stores of ours; others have no place for it."""

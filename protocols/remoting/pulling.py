@@ -68,9 +68,14 @@ async def pull(session: "Session", call: Call, command: RemotingCommand) -> Remo
 
 
 def _is_pushed(command: RemotingCommand, header: PullHeader) -> bool:
-    """Of a push consumer in clustering mode that has consumed something: none else commits here."""
+    """
+    Of a push consumer: none else commits here, or leaves its filter to its heartbeat. Apache's
+    brokers do not serve it before that either (24).
+    """
+    flags = header.sys_flag & (PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)
+    is_by_beat = flags & ~PullFlag.COMMIT_OFFSET == PullFlag.SUSPEND
     is_pull = command.code == RequestCode.PULL_MESSAGE
-    return is_pull and bool(header.sys_flag & PullFlag.COMMIT_OFFSET)
+    return is_pull and bool(is_by_beat or flags & PullFlag.COMMIT_OFFSET)
 
 
 async def _consumer(session: "Session", group: str) -> "Consumer | None":
