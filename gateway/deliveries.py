@@ -29,6 +29,12 @@ logger = logging.getLogger("tidegate.deliveries")
 REOPENS_AT_ONCE: Final = 64
 """Streams that are opened again at the same time when a store comes back."""
 
+REOPEN_AGAIN_S: Final = 1.0
+"""Between attempts at a store that is up and did not answer."""
+
+NOT_NOW: Final = frozenset((Code.PROXY_TIMEOUT, Code.HA_NOT_AVAILABLE, Code.TOO_MANY_REQUESTS))
+"""Refusals that say nothing about the next attempt."""
+
 GROUP_PREFIXES: Final = {QueueKind.AMQP: "amqp/", QueueKind.SUBSCRIPTION: "ce/"}
 """The one group of a pinned queue is named after it."""
 
@@ -90,6 +96,9 @@ class Streams:
             await stream.close()
             raise
         stream.deal()
+        for link, result in zip(links, results, strict=True):
+            if result is not None and link.state is LinkState.UP:
+                self._tasks.start(self._reopen(stream, link), name=f"reopen {spec.name}")
         return stream
 
     def _forget(self, stream: LogicalStream) -> None:
@@ -119,13 +128,19 @@ class Streams:
                 self._tasks.start(self._reopen(stream, link), name=f"reopen {stream.spec.name}")
 
     async def _reopen(self, stream: LogicalStream, link: StoreLink) -> None:
-        async with self._reopens:
-            try:
-                await stream.reopen_part(link)
-            except GatewayError as error:
-                logger.warning("group %s at store %s: %s", stream.spec.name, link.broker, error)
-                if isinstance(error, Refused) and error.code == Code.PRECONDITION_FAILED:
-                    stream.ended(link, error.code, error.hint)
+        """Until it is open: a store that is up and slow gives no other occasion."""
+        while link.state is LinkState.UP:
+            async with self._reopens:
+                try:
+                    await stream.reopen_part(link)
+                    return
+                except GatewayError as error:
+                    logger.warning("group %s at store %s: %s", stream.spec.name, link.broker, error)
+                    if isinstance(error, Refused) and error.code == Code.PRECONDITION_FAILED:
+                        stream.ended(link, error.code, error.hint)
+                    if isinstance(error, Refused) and error.code not in NOT_NOW:
+                        return
+            await asyncio.sleep(REOPEN_AGAIN_S)
 
     def link_cleared(self) -> None:
         """Only publishers care."""

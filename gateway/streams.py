@@ -39,6 +39,7 @@ class Part:
         "given_at",
         "group",
         "holds",
+        "is_again",
         "is_open",
         "limit",
         "link",
@@ -68,6 +69,9 @@ class Part:
         """When it last got credit, in turns of the stream: who waited longest is next."""
 
         self.is_open = False
+        self.is_again = False
+        """What comes first was in flight: it may have packet ids of an earlier connection."""
+
         self.resuming_count = 0
         """In-flight deliveries of a resumed group that are still to come."""
 
@@ -96,6 +100,7 @@ class LogicalStream:
         self._sink = sink
         self._tasks = tasks
         self._forget = forget
+        self._unmarked: Callable[[Sequence[ReceiptHandle]], None] | None = None
         self._parts: dict[tuple[str, str], Part] = {}
         self._is_over = False
         self._is_retired = False
@@ -142,6 +147,7 @@ class LogicalStream:
             elif self.spec.is_volatile and part.store_epoch == link.store_epoch:
                 start = Start.END
             part.group = await link.open_group(self.spec, start=start.value)
+            part.is_again = self.spec.is_inherited
             await self._open(part, 0, is_resuming=False)
         finally:
             self._opening.discard(key)
@@ -174,6 +180,8 @@ class LogicalStream:
         if is_resuming:
             part.resuming_count = in_flight
             self._check_resumed()
+        elif part.count >= in_flight:
+            part.is_again = False
 
     async def resumed(self) -> None:
         """
@@ -207,6 +215,8 @@ class LogicalStream:
         if not self.spec.is_auto_ack:
             deliveries = self._hold(part, deliveries)
         self.delivered += len(deliveries)
+        if part.is_again:
+            deliveries = self._resend(part, deliveries)
         if deliveries:
             self._sink.deliver(deliveries)
         if not self._resumed.is_set:
@@ -214,6 +224,18 @@ class LogicalStream:
         self._balance_s = BALANCE_S_MIN
         if part.window == 0:
             self._balance_soon()
+
+    def _resend(self, part: Part, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """
+        Hand over by themselves those that an earlier connection has sent: their store was away
+        when the session was resumed. The others.
+        """
+        marked = [delivery for delivery in deliveries if delivery.packet_id]
+        if not marked:
+            part.is_again = part.limit == 0  # credit comes with the answer, what is new behind it
+            return deliveries
+        self._sink.deliver(marked)
+        return [delivery for delivery in deliveries if not delivery.packet_id]
 
     def _hold(self, part: Part, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Note what the client now holds; what it held before a reconnect is no news to it."""
@@ -225,11 +247,16 @@ class LogicalStream:
                 holds.update(dict.fromkeys(positions, (run.grant, run.shelf.store_epoch)))
                 return run
         news: list[Delivery] = []
+        unmarked: list[ReceiptHandle] = []
         for delivery in deliveries:
             handle = delivery.handle
             if handle.position not in holds:
                 news.append(delivery)
+            elif not delivery.packet_id:
+                unmarked.append(handle)
             holds[handle.position] = (handle.grant, handle.store_epoch)
+        if unmarked and self._unmarked is not None:
+            self._unmarked(unmarked)
         return news
 
     def ended(self, link: StoreLink, code: Code, hint: str) -> None:
@@ -324,6 +351,9 @@ class LogicalStream:
                 free -= share
         self._balance_soon()
 
+    def when_unmarked(self, listener: Callable[[Sequence[ReceiptHandle]], None]) -> None:
+        self._unmarked = listener
+
     # ── receipts ────────────────────────────────────────────────────────────────────────
 
     def ack(self, handles: Sequence[ReceiptHandle]) -> None:
@@ -371,8 +401,9 @@ class LogicalStream:
                 return True
             if part is None or part.holds.get(handle.position) == grant:
                 break  # else it was granted anew meanwhile, and counted as known
-        if part is not None:
-            part.holds.pop(handle.position, None)
+        # A store that was only slow has not lost the stream: nothing but a release makes it
+        # deliver again. One that did grants anew, and takes the release for stale.
+        self._settle([handle], AckAction.RELEASE)
         return False
 
     def _marks(

@@ -149,6 +149,13 @@ class DeliveryStream(Protocol):
         """
         ...
 
+    def when_unmarked(self, listener: Callable[[Sequence[ReceiptHandle]], None]) -> None:
+        """
+        Tell *listener* of deliveries in hand that their store has, after a lost connection, no
+        packet id of: ``mark`` is not awaited, and goes with it.
+        """
+        ...
+
     async def change_reads(self, spec: GroupSpec) -> None:
         """Give the group another read set; added queues start at the spec's start."""
         ...

@@ -58,6 +58,8 @@ class Feed:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         if self.early is not None:
             self.early += deliveries
+        elif self.is_marked and type(deliveries) is not DeliveryRun and deliveries[0].packet_id:
+            self._outbox.resend(self, deliveries)  # a stream gives such by themselves
         else:
             self._outbox.deliver(self, deliveries)
 
@@ -70,6 +72,8 @@ class Feed:
     def start(self, stream: DeliveryStream) -> None:
         """Deliveries flow from now on; those an earlier connection had sent go first."""
         self._stream = stream
+        if self.is_marked:
+            stream.when_unmarked(self._mark_again)
         early, self.early = self.early or [], None
         self._outbox.resend(self, [delivery for delivery in early if delivery.packet_id])
         self._outbox.deliver(self, [delivery for delivery in early if not delivery.packet_id])
@@ -123,6 +127,20 @@ class Feed:
         for handle, number in zip(handles, numbers, strict=True):
             self._marks.append((handle, int.from_bytes(number, "big"), Stage.SENT))
         self._outbox.settle_soon(self)
+
+    def _mark_again(self, handles: Sequence[ReceiptHandle]) -> None:
+        """Their marks went with a connection to the store; of those that the client has."""
+        places = {(handle.cluster, handle.broker, handle.position) for handle in handles}
+        for packet_id, flight in self._outbox.window.flights.items():
+            handle = flight.handle
+            if handle is None or flight.source is not self or flight.stage == Stage.WAITING:
+                continue
+            if (handle.cluster, handle.broker, handle.position) in places:
+                is_sent_qos2 = flight.qos == 2 and flight.stage == Stage.SENT
+                stage = Stage.SENT_QOS2 if is_sent_qos2 else flight.stage
+                self._marks.append((handle, packet_id, stage))
+        if self._marks:
+            self._outbox.settle_soon(self)
 
     async def mark_durably(self, marks: Marks) -> bool:
         return self._stream is not None and await self._stream.mark_durably(marks)

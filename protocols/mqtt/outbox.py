@@ -269,6 +269,12 @@ class Outbox:
         now_ms = clock.wall_ms()
         for delivery in deliveries:
             packet_id, stage = delivery.packet_id, delivery.stage
+            if packet_id in self.window.flights:  # its store was away, and the ids went round
+                if stage == Stage.RECEIVED:
+                    feed.done(delivery.handle)
+                else:
+                    self._plan(feed, [delivery])
+                continue
             if stage == Stage.RECEIVED:
                 flight = Flight(feed, delivery.handle, 2, stage)
                 packet = encode_ack(PUBREL, packet_id, 0, self._connection.version)

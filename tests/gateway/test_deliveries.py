@@ -1,17 +1,18 @@
 """Streams, pops and acks over real stores."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from gateway.clusters import tidegate
 from gateway.clusters.link import LinkState
-from protocols.canonical import Head, Message, QueueKind, QueueRef
+from protocols.canonical import Delivery, Head, Message, QueueKind, QueueRef, ReceiptHandle
 from protocols.directory import Subscription
 from protocols.errors import Code, Refused
 from protocols.groups import GroupSpec, InvisibleTimeChange, PopRequest, Read, Start
+from protocols.remoting.settling import MarkItem
 from protocols.tasks import outcomes
 from tests.support.core import Core, ListSink, call, messages, until
 from tests.support.daemons import StoreCluster
@@ -348,3 +349,93 @@ async def test_topics_read_by_offset(world: World) -> None:
     assert ([m.body for m in found], smallest, end) == ([b"2", b"3"], 0, 3)
     assert await world.core.topics.offset("orders", "a", 0, at_ms=-1) == 3
     assert await world.core.topics.find("nope") is None
+
+
+@pytest.mark.parametrize("world", [1], indirect=True)
+async def test_what_a_slow_store_did_not_mark_in_time_comes_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection to it stands, the stream goes on: nothing would make it deliver again."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    stream = await world.core.streams.open(call(), session("mqtt//c1", queue), sink, credit=100)
+    await world.publish("t/1", b"1")
+    (slow,) = [d.handle for d in await sink.wait(1)]
+
+    async def too_late(self: tidegate.TidegateLink, epoch: int, items: Sequence[MarkItem]) -> bool:
+        self.mark(epoch, items)
+        raise Refused(Code.PROXY_TIMEOUT, "a", "no answer in time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tidegate.TidegateLink, "mark_durably", too_late)
+        assert not await stream.mark_or_forget(slow, 1, 3)
+    again = (await sink.wait(2))[1]
+    assert (again.message.body, again.packet_id) == (b"1", 0)
+    assert await stream.mark_or_forget(again.handle, 2, 3)
+    stream.ack([again.handle])
+    await world.publish("t/1", b"2")
+    assert (await sink.wait(3))[2].message.body == b"2"
+    await stream.close()
+
+
+@pytest.mark.parametrize("world", [1], indirect=True)
+async def test_marks_that_went_with_a_connection_are_asked_for(world: World) -> None:
+    """A resume would take such a delivery for one that never left."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink, told = ListSink(), list[ReceiptHandle]()
+    stream = await world.core.streams.open(call(), session("mqtt//c1", queue), sink, credit=100)
+    stream.when_unmarked(told.extend)
+    await world.publish("t/1", b"1", b"2")
+    marked, unmarked = [d.handle for d in await sink.wait(2)]
+    assert await stream.mark_durably([(marked, 1, 1)])
+    (link,) = world.core.cluster.links.values()
+    assert isinstance(link, tidegate.TidegateLink)
+    link.connection.reset("for this test")
+    await until(lambda: bool(told))
+    assert [handle.position for handle in told] == [unmarked.position]
+    assert len(sink.deliveries) == 2
+    await stream.close()
+
+
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_what_an_absent_store_had_in_flight_comes_by_itself(world: World) -> None:
+    """With its packet ids, when it is back: a client that has it is not to get it as new."""
+    queue = await world.subscribe("t/#", "mqtt//c1")
+    sink = ListSink()
+    spec = session("mqtt//c1", queue, owner_epoch=1)
+    stream = await world.core.streams.open(call(), spec, sink, credit=100)
+    for key in range(12):
+        await world.publish("t/1", b"%d" % key, order_key=str(key))
+    found = await sink.wait(12)
+    away = [d for d in found if d.handle.broker == "b"]
+    assert 0 < len(away) < 12
+    assert await stream.mark_durably([(d.handle, int(d.message.body) + 1, 1) for d in found[:-1]])
+    await stream.close()
+    await world.stores.stop_store("b")
+    again = Batches()
+    spec = session("mqtt//c1", queue, owner_epoch=2)
+    stream = await world.core.streams.open(call(), spec, again, credit=100)
+    await again.wait(12 - len(away))
+    again.batches.clear()
+    await world.stores.start_store("b")
+    await again.wait(12)
+    marked = {found[-1].handle.position} if found[-1] in away else set()
+    for batch in again.batches:
+        assert len({bool(d.packet_id) for d in batch}) == 1
+    late = [d for batch in again.batches for d in batch]
+    assert {d.packet_id for d in late} == {
+        0 if d.handle.position in marked else int(d.message.body) + 1 for d in away
+    }
+    await stream.close()
+
+
+class Batches(ListSink):
+    """Also how they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[Delivery]] = []
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        self.batches.append([*deliveries])
+        super().deliver(deliveries)

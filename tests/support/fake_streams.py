@@ -1,7 +1,7 @@
 """Standing streams and pops of the fake broker."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from protocols.canonical import Call, QueueRef, ReceiptHandle, StoredMessage
@@ -133,6 +133,9 @@ class FakeStream:
 
     async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
         return await self.mark_durably([(handle, packet_id, stage)])
+
+    def when_unmarked(self, listener: Callable[[Sequence[ReceiptHandle]], None]) -> None:
+        """No mark is lost here."""
 
     async def change_reads(self, spec: GroupSpec) -> None:
         self.broker.open_group(spec)
