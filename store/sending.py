@@ -15,6 +15,7 @@ from protocols.errors import Code, Refused
 from protocols.remoting.matrix import Matrix
 from protocols.remoting.sending import (
     ItemFlag,
+    ItemRun,
     SendAnswer,
     SendColumns,
     SendFrame,
@@ -25,6 +26,7 @@ from store.answers import STORE_FULL, AppendRecord, AppendResult
 from store.appender import ITEM_BITS, NOWHERE, Draft, Plan, append_messages
 from store.bulk import Bulk
 from store.core import Core
+from store.frame_runs import append_runs
 from store.index.queues import Queue
 from store.late import usable_lights
 from store.log.format import EntryFlag, Kind, entry_extra
@@ -107,6 +109,8 @@ class Sender:
             plan = plans[at]
             if not expires_at_ms and not bits & _NOT_PLAIN and not plan.flags & _SETS_RETAINED:
                 return self._store_lone(gateway, frame, plan, bits, order)
+        if is_simple and frame.runs is not None and self._is_plain(frame.runs, plans):
+            return self._store_runs(gateway, frame, plans)
         facts = FrameFacts([], [], [])
         if is_simple and frame.matrix is not None and not _has_options(frame.matrix):
             bulk = Bulk.of_items(
@@ -224,6 +228,35 @@ class Sender:
             frame=frame.frame,
         )
         answer = SendAnswer(frame.frame, array("Q", (position,)), array("q", (offset,)), {}, ())
+        self._frames.ran(gateway, frame.frame, block_at, answer)
+        return answer
+
+    def _is_plain(self, runs: Sequence[ItemRun], plans: Sequence[SetPlan]) -> bool:
+        """Whether all records are of one size, and none of a kind that is noted elsewhere."""
+        size = runs[0].length
+        return not self._topics.compacted and not any(
+            [
+                run.length != size
+                or run.expires_at_ms
+                or run.flags & _NOT_PLAIN
+                or plans[run.set_index].flags & _SETS_RETAINED
+                for run in runs
+            ]
+        )
+
+    def _store_runs(
+        self, gateway: GatewayFrames, frame: SendFrame, plans: Sequence[SetPlan]
+    ) -> SendAnswer:
+        """``_store`` for a big frame of a few runs."""
+        block_at = self._core.log.end
+        positions, offsets = append_runs(
+            self._core,
+            frame,
+            [plan.plan or NOWHERE for plan in plans],
+            [plan.flags for plan in plans],
+            gateway.number,
+        )
+        answer = SendAnswer(frame.frame, positions, offsets, {}, ())
         self._frames.ran(gateway, frame.frame, block_at, answer)
         return answer
 

@@ -28,6 +28,24 @@ def _item_type() -> Any:
 ITEM_TYPE: Final = _item_type()
 
 
+RUN_ITEMS_MIN: Final = 32
+"""Items of a run, in the mean, from which working on runs is faster than on columns (measured)."""
+
+
+def run_starts(table: memoryview, count: int, item_bytes: int) -> list[int] | None:
+    """
+    Where items begin that differ from those before them, in a table of *count* (a multiple of
+    8 bytes each); None: it does not pay, take it item by item.
+    """
+    if np is None or count < MATRIX_ITEMS_MIN:
+        return None
+    words = np.frombuffer(table, np.uint64).reshape(count, item_bytes // 8)
+    found = (words[1:] != words[:-1]).any(1).nonzero()[0]
+    if (len(found) + 1) * RUN_ITEMS_MIN > count:
+        return None
+    return [0, *(found + 1).tolist()]
+
+
 def item_matrix(table: memoryview, count: int) -> Matrix | None:
     """*table* as columns, if that pays; None: take it row by row."""
     if np is None or count < MATRIX_ITEMS_MIN:

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from protocols.errors import PeerError
-from protocols.remoting.matrix import item_matrix
+from protocols.remoting.matrix import Matrix, item_matrix, run_starts
 
 SEND_HEAD: Final = struct.Struct(">QQQHHI")
 SET_HEAD: Final = struct.Struct(">BBHH")
@@ -78,18 +78,33 @@ Row = tuple[int, int, int, int, int, bytes]
 """A ``SendItem`` without its name."""
 
 
+class ItemRun(NamedTuple):
+    """Items next to one another that say the same."""
+
+    first: int
+    stop: int
+    length: int
+    """Bytes of each record."""
+
+    set_index: int
+    flags: int
+    order_hash: int
+    expires_at_ms: int
+
+
 class SendFrame:
     """A decoded SEND body, checked: its tables fit, its lengths add up."""
 
     __slots__ = (
         "_columns",
+        "_matrix",
         "_table",
         "answered",
         "frame",
         "gateway_epoch",
         "lone",
-        "matrix",
         "records",
+        "runs",
         "sets",
     )
 
@@ -117,8 +132,16 @@ class SendFrame:
         self.lone: Row | None = ITEM.unpack(table) if is_lone else None
         """The item of a frame that has but one: (length, set index, flags, …) as in a column."""
 
-        self.matrix = None if is_lone else item_matrix(table, len(table) // ITEM.size)
+        self._matrix: Matrix | None = None
+        self.runs: list[ItemRun] | None = _runs_of(table)
+        """The items of a big frame that consists of few runs, if numpy is installed."""
+
+    @property
+    def matrix(self) -> Matrix | None:
         """The items as numpy columns, in a big frame where numpy is installed; else None."""
+        if self._matrix is None:
+            self._matrix = item_matrix(self._table, self.item_count)
+        return self._matrix
 
     @property
     def columns(self) -> SendColumns:
@@ -137,6 +160,8 @@ class SendFrame:
         """Bytes of the shortest record; 0: there is none."""
         if self.lone is not None:
             return self.lone[0]
+        if self.runs is not None:
+            return min([run.length for run in self.runs])
         if self.matrix is not None:
             return int(self.matrix["length"].min())
         return min(self.columns.lengths, default=0)
@@ -145,6 +170,9 @@ class SendFrame:
         """Raises PeerError if a length or a set index leads outside."""
         if self.lone is not None:
             total, last = self.lone[:2]
+        elif self.runs is not None:
+            total = sum([(run.stop - run.first) * run.length for run in self.runs])
+            last = max([run.set_index for run in self.runs])
         elif self.matrix is not None:
             total, last = int(self.matrix["length"].sum()), int(self.matrix["set"].max())
         else:
@@ -159,6 +187,17 @@ class SendFrame:
     def items(self) -> list[SendItem]:
         """Row by row, for those who are in no hurry."""
         return [SendItem._make(item) for item in zip(*self.columns, strict=True)]
+
+
+def _runs_of(table: memoryview) -> list[ItemRun] | None:
+    count = len(table) // ITEM.size
+    starts = run_starts(table, count, ITEM.size)
+    if starts is None:
+        return None
+    return [
+        ItemRun(first, stop, *ITEM.unpack_from(table, first * ITEM.size)[:5])
+        for first, stop in zip(starts, [*starts[1:], count], strict=True)
+    ]
 
 
 def encode_set(send_set: SendSet) -> bytes:

@@ -61,6 +61,24 @@ def random_frame(rng: random.Random, number: int, count: int) -> bytes:
     return encode_send(1, number, number - 1, sets, items, records)
 
 
+def run_frame(rng: random.Random, number: int) -> bytes:
+    """A few long runs of records of one size; now and then one that another way is for."""
+    sets, items, records = [], [], []
+    size = rng.choice((0, 40, 300))
+    for at in range(rng.randrange(1, 5)):
+        keys = tuple(filter_key(f"f/{rng.randrange(3)}") for _ in range(rng.randrange(3)))
+        is_primary = 1 if not keys else rng.randrange(2)
+        sets.append(encode_set(SendSet(is_primary, "t", rng.randrange(4), keys)))
+        count, flags = rng.randrange(60, 200), rng.randrange(4)
+        length = size + (1 if rng.random() < 0.1 else 0)
+        record = bytes(make_record("t", bytes(length), TAGS="a", TG_SUBJECT="x"))
+        items += [ITEM.pack(len(record), at, flags, at, 0, NO_ONCE_KEY)] * count
+        records += [record] * count
+    if rng.random() < 0.1:
+        items[50] = ITEM.pack(len(records[50]), 0, 2, 77, 0, NO_ONCE_KEY)
+    return encode_send(1, number, number - 1, sets, items, records)
+
+
 def contents(driver: Driver) -> list[object]:
     """What a store knows of its queues and entries."""
     engine = driver.engine
@@ -119,6 +137,21 @@ def test_numpy_writes_what_the_plain_appender_writes(
         assert run(frames) == fast
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_write_what_the_plain_appender_writes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (store.lifecycle, store.log.log, store.log.recovery):
+        monkeypatch.setattr(module, "urandom", same_random)
+    rng = random.Random(seed)
+    frames = [run_frame(rng, number) for number in range(1, 7)]
+    assert any([decode(frame).runs is not None for frame in frames])
+    fast = run(frames)
+    with without_numpy(monkeypatch):
+        assert decode(frames[0]).runs is None
+        assert run(frames) == fast
+
+
 def test_a_lone_message_is_written_as_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (store.lifecycle, store.log.log, store.log.recovery):
         monkeypatch.setattr(module, "urandom", same_random)
@@ -155,5 +188,7 @@ def test_a_big_frame_with_bad_lengths_is_malformed() -> None:
     rng = random.Random(1)
     body = bytearray(random_frame(rng, 1, 200))
     assert decode(bytes(body)).matrix is not None
+    body = bytearray(run_frame(rng, 1))
+    assert decode(bytes(body)).runs is not None
     with pytest.raises(Exception, match="do not add up"):
         decode(bytes(body) + b"x")
