@@ -358,7 +358,7 @@ class StoreServer:
         self.counters.commits += 1
         self.counters.commit_s += seconds
         self.context.engine.confirm(batch)
-        self.commit_ended()
+        self._loop.call_soon(self.commit_ended)  # the answers leave first
         self._commit()
         self._may_read |= not self._is_read_beside
         self._is_read_beside = False
