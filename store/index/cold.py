@@ -232,7 +232,7 @@ class ColdIndex:
         if runs is None:
             runs = Runs()
             for number, index, row in self._walk(queue):
-                runs.append(row, number, index)
+                runs.add(row.first, row.first + row.size, number, index)
             runs.reverse()
             if len(self._runs) >= RUN_TABLES_MAX:
                 del self._runs[next(iter(self._runs))]
@@ -265,14 +265,14 @@ class ColdIndex:
                 return other
         return 0
 
-    def extend(self, queue: "Queue", row: Row, number: int, index: int) -> None:
-        """The queue has a run in one more sealed segment."""
+    def extend(self, queue: "Queue", first: int, end: int, number: int, index: int) -> None:
+        """The queue has a run in one more sealed segment: offsets from *first* up to *end*."""
         runs = self._runs.get(queue.number)
-        if runs is not None:
-            runs.append(row, number, index)
-        elif queue.topic and not queue.sealed and len(self._runs) < RUN_TABLES_MAX:
+        if runs is None:
+            if not queue.topic or queue.sealed or len(self._runs) >= RUN_TABLES_MAX:
+                return
             self._runs[queue.number] = runs = Runs()
-            runs.append(row, number, index)
+        runs.add(first, end, number, index)
 
     def slice(self, queue: "Queue", start: int, stop: int) -> Sequence[int]:
         """Positions at the offsets from *start* on: those of one run, up to *stop*."""

@@ -17,10 +17,11 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from protocols.checksum import crc32
+from protocols.remoting.matrix import np
 from store.index.entries import Columns
 from store.log.format import M32
 
@@ -97,6 +98,17 @@ class Directory:
     def __len__(self) -> int:
         return len(self.queues)
 
+    def chosen(self, indexes: Sequence[int]) -> "Directory":
+        """The rows at *indexes*; a numpy array, or without numpy numbers."""
+        directory = Directory()
+        for name in self.__slots__:
+            column, to = getattr(self, name), getattr(directory, name)
+            if np is None:
+                to.extend([column[at] for at in indexes])
+            else:
+                to.frombytes(np.asarray(column)[indexes].tobytes())
+        return directory
+
     def row(self, index: int) -> Row:
         return Row(self.queues[index], self.firsts[index], self.counts[index], self.previous[index])
 
@@ -129,9 +141,7 @@ class Page(Columns):
         self.number = number
         self.directory = directory
         self.places = array("Q")
-        self.starts = array("I", [0])
-        for count in directory.counts:
-            self.starts.append(self.starts[-1] + count)
+        self.starts = array("I", accumulate(directory.counts, initial=0))
         self.byte_count = 0
 
     def places_of(self, row: int) -> Sequence[int]:
@@ -160,8 +170,11 @@ class Draft:
         self.end = end
         self.newest_ms = newest_ms
         self.columns = Columns()
-        self.rows: list[tuple[Row, array[int]]] = []
-        """Row and positions of its entries."""
+        self.directory = Directory()
+        """In the order of the queues' numbers once it is encoded."""
+
+        self.places = array("Q")
+        """Positions of the entries of each row, in the order of the rows."""
 
         self.targets: list[tuple[int, int]] = []
         self.expires: list[tuple[int, int]] = []
@@ -170,14 +183,32 @@ class Draft:
         """(offset, position) of a queue's entries, ascending; adjoining offsets make a row."""
         cuts = [at for at, (one, two) in enumerate(pairwise(places), 1) if two[0] != one[0] + 1]
         for start, stop in pairwise([0, *cuts, len(places)]):
-            part = array("Q", [position for _, position in places[start:stop]])
-            self.rows.append((Row(queue, places[start][0], stop - start, previous), part))
+            self.directory.add(Row(queue, places[start][0], stop - start, previous))
+            self.places.extend([position for _, position in places[start:stop]])
+
+    def sort(self) -> None:
+        """Rows by number of the queue, then by offset."""
+        directory = self.directory
+        if np is None:
+            keys = list(zip(directory.queues, directory.firsts, strict=True))
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+            starts = list(accumulate(directory.counts, initial=0))
+            places, self.places = self.places, array("Q")
+            for at in order:
+                self.places += places[starts[at] : starts[at + 1]]
+        else:
+            order = np.lexsort((directory.firsts, directory.queues))
+            counts = np.asarray(directory.counts)
+            starts = np.cumsum(counts, dtype=np.int64) - counts
+            counts, starts = counts[order], starts[order]
+            at = np.repeat(starts - np.cumsum(counts, dtype=np.int64) + counts, counts)
+            chosen = np.asarray(self.places)[at + np.arange(len(self.places))]
+            self.places = array("Q", chosen.tobytes())
+        self.directory = directory.chosen(order)
 
     def encode(self, log_id: bytes) -> bytes:
-        rows = sorted(self.rows, key=lambda pair: pair[0][:2])
-        directory = Directory()
-        for row, _ in rows:
-            directory.add(row)
+        self.sort()
+        directory = self.directory
         sparse = array("Q", [value for pair in [*self.targets, *self.expires] for value in pair])
         columns = self.columns
         parts = [
@@ -185,11 +216,11 @@ class Draft:
             for column in (columns.positions, columns.orders, columns.lengths, columns.crcs,
                            columns.tags, columns.flags)
         ]  # fmt: skip
-        parts += [places.tobytes() for _, places in rows]
+        parts.append(self.places.tobytes())
         first, second, body = directory.encode(), sparse.tobytes(), b"".join(parts)
         header = IndexHeader(
             log_id, self.number, self.base, self.end, self.newest_ms, len(columns.positions),
-            len(columns.positions), len(rows), sum([len(places) for _, places in rows]),
+            len(columns.positions), len(directory), len(self.places),
             len(self.targets), len(self.expires),
             crc32(first) & M32, crc32(second) & M32, crc32(body) & M32,
         )  # fmt: skip
@@ -254,9 +285,10 @@ class Runs:
         self.rows = array("I")
         """Index in the segment's directory."""
 
-    def append(self, row: Row, segment: int, index: int) -> None:
-        self.firsts.append(row.first)
-        self.ends.append(row.first + row.size)
+    def add(self, first: int, end: int, segment: int, index: int) -> None:
+        """One more, of the newest segment."""
+        self.firsts.append(first)
+        self.ends.append(end)
         self.segments.append(segment)
         self.rows.append(index)
 

@@ -144,12 +144,21 @@ class Queue:
             self.entries.extend([self.entries[-1]] * (offset - self.next))
             self.next = offset
 
-    def seal(self, row: Row, number: int, index: int) -> None:
-        """The first of ``entries`` are in the index file of segment *number* now."""
-        self.cold.extend(self, row, number, index)
+    def seal(self, first: int, count: int, number: int, index: int) -> None:
+        """
+        The first of ``entries`` are in the index file of segment *number* now.
+
+        *count* from offset *first* on are its row *index*.
+        """
+        end = first + count
+        self.cold.extend(self, first, end, number, index)
         self.sealed = number
-        del self.entries[: row.first + row.size - self.hot_first]
-        self.hot_first = row.first + row.size
+        gone = end - self.hot_first
+        if gone == len(self.entries):
+            self.entries = array("Q")
+        else:
+            del self.entries[:gone]
+        self.hot_first = end
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,6 @@ letting go run on the loop, some queues at a time; the file is written in the ba
 """
 
 import logging
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice, pairwise
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from store.disk import Disk
 from store.index.cold import ColdIndex
 from store.index.entries import NO_LIMIT
-from store.index.pages import Draft, Row
+from store.index.pages import Draft
 from store.log.segments import Segment
 
 if TYPE_CHECKING:
@@ -44,30 +43,43 @@ class SealWork:
         newest_ms = core.newest_ms.get(segment.number, core.log.wall_ms)
         self.draft = Draft(segment.number, segment.base, segment.end, newest_ms)
         self._queues: Iterator[Queue] = iter(list(core.touched.get(segment.number, ())))
-        self._rows: Iterator[tuple[int, tuple[Row, array[int]]]] | None = None
+        self._released = -1
+        """Rows that were looked at; -1: it has not begun."""
+
+        self._place = 0
+        """Entries of these rows."""
+
         self._is_done = False
 
     @property
     def is_releasing(self) -> bool:
         """Some queues may have let go, others not."""
-        return self._rows is not None and not self._is_done
+        return self._released >= 0 and not self._is_done
 
     def gather(self) -> bool:
         """Copy what belongs to the segment; True when all is. Call until then, on the loop."""
         end = self.segment.end
         part = list(islice(self._queues, QUEUES_PER_STEP))
+        directory, places = self.draft.directory, self.draft.places
         for queue in part:
-            count = bisect_left(queue.entries, end)
-            if not count or queue.is_volatile:
+            held = queue.entries
+            if not held or queue.is_volatile:
+                continue
+            count = len(held) if held[-1] < end else bisect_left(held, end)
+            if not count:
                 continue
             if queue.has_gaps:
-                kept = pairwise([*queue.entries[: count + 1], NO_LIMIT])
+                kept = pairwise([*held[: count + 1], NO_LIMIT])
                 rows = enumerate(islice(kept, count), queue.hot_first)
-                places = [(at, one) for at, (one, two) in rows if one != two]
-                self.draft.add_rows(queue.number, places, queue.sealed)
+                self.draft.add_rows(
+                    queue.number, [(at, one) for at, (one, two) in rows if one != two], queue.sealed
+                )
                 continue
-            row = Row(queue.number, queue.hot_first, count, queue.sealed)
-            self.draft.rows.append((row, queue.entries[:count]))
+            directory.queues.append(queue.number)
+            directory.firsts.append(queue.hot_first)
+            directory.counts.append(count)
+            directory.previous.append(queue.sealed)
+            places += held if count == len(held) else held[:count]
         if len(part) == QUEUES_PER_STEP:
             return False
         entries, columns = self._core.entries, self.draft.columns
@@ -92,25 +104,36 @@ class SealWork:
         core, number = self._core, self.segment.number
         if self._is_done:
             return True
-        if self._rows is None:
+        directory, places = self.draft.directory, self.draft.places
+        if self._released < 0:
             header = self._cold.read_header(self.segment)
             if header is None or number not in core.log.segments:
                 self._is_done = True
                 _log.error("index of segment %d is gone as soon as written", number)
                 return True
             self._cold.adopt(header)
-            self.draft.rows.sort(key=lambda pair: pair[0][:2])
-            self._rows = enumerate(self.draft.rows)
-        part = list(islice(self._rows, QUEUES_PER_STEP))
-        sealed: list[Queue] = []
-        for index, (row, places) in part:
-            queue = core.queues.get(row.queue)
-            skipped = row.first - queue.hot_first if queue is not None else -1
-            if queue is not None and queue.entries[skipped : skipped + 1] == places[:1]:
-                queue.seal(row, number, index)
-                sealed.append(queue)
-        core.queues.rest(sealed)
-        if len(part) == QUEUES_PER_STEP:
+            self._released = self._place = 0
+        start, stop = self._released, min(self._released + QUEUES_PER_STEP, len(directory))
+        at, get, lights = self._place, core.queues.get, []
+        rows = zip(
+            range(start, stop),
+            directory.queues[start:stop],
+            directory.firsts[start:stop],
+            directory.counts[start:stop],
+            strict=True,
+        )
+        for index, queue_number, first, count in rows:
+            queue = get(queue_number)
+            if queue is not None:
+                skipped = first - queue.hot_first
+                if 0 <= skipped < len(queue.entries) and queue.entries[skipped] == places[at]:
+                    queue.seal(first, count, number, index)
+                    if not queue.topic:
+                        lights.append(queue)
+            at += count
+        core.queues.rest(lights)
+        self._released, self._place = stop, at
+        if stop < len(directory):
             return False
         core.entries.forget_before(self.segment.end)
         core.touched.pop(number, None)
