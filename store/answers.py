@@ -2,10 +2,10 @@
 What goes into the engine and comes out of it: plain data, no behaviour beyond ``Pending``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Final, Generic, NamedTuple, TypeVar, overload
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from protocols.errors import Code, GatewayError
 from protocols.remoting.records import split_records
@@ -308,17 +308,31 @@ class ReadResult(NamedTuple):
 # ── driver side ─────────────────────────────────────────────────────────────────────────
 
 
+class WokenQueue(Protocol):
+    """What is told of a queue: thousands are told in a tick, and mostly nobody asks."""
+
+    topic: str
+    """Empty: a light queue."""
+
+    queue_id: int
+
+
 class Woken(NamedTuple):
     """What became visible since the last ``take_woken``."""
 
     groups: set[int]
     """Numbers of groups with something to take."""
 
-    queues: set[tuple[str, int]]
-    """(topic, queue id) of message queues with new messages, for long pulls."""
+    touched: Set[WokenQueue]
+    """Queues with new entries."""
 
     is_directory_changed: bool
     is_topics_changed: bool
+
+    @property
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """(topic, queue id) of message queues with new messages, for long pulls."""
+        return ((queue.topic, queue.queue_id) for queue in self.touched if queue.topic)
 
 
 class RecoveryReport(NamedTuple):

@@ -120,7 +120,7 @@ class OpenBlock:
         self,
         rows: Sequence[bytes],
         count: int,
-        plans: Sequence[Plan],
+        touched: Iterable[Queue],
         *,
         gateway: int = 0,
         gateway_epoch: int = 0,
@@ -128,7 +128,7 @@ class OpenBlock:
         item_count: int = 0,
         refused_count: int = 0,
     ) -> None:
-        """*rows*: the entry table of the *count* messages, in pieces."""
+        """*rows*: the entry table of the *count* messages, in pieces; *touched*: their queues."""
         core, state_count = self._core, len(self._state_rows)
         core.log.close_block(
             self._position,
@@ -144,7 +144,7 @@ class OpenBlock:
         )
         core.counters.records += count
         core.counters.record_bytes += len(self.body) - self.start
-        core.appended(_touched(plans))
+        core.appended(touched)
 
 
 def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]"]:
@@ -169,7 +169,7 @@ def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]
     block.close(
         rows,
         count,
-        draft.plans,
+        _touched(draft.plans),
         gateway=draft.gateway,
         gateway_epoch=draft.gateway_epoch,
         frame=draft.frame,

@@ -49,10 +49,34 @@ def entry_type(pair_count: int) -> Any:
     return found
 
 
+def _index_type(count: int) -> Any:
+    """16 bits where they suffice: numpy sorts those in linear time."""
+    return np.int16 if count < 1 << 15 else np.int64
+
+
 class Places:
     """Which queues the items enter, and the offsets they get there."""
 
     def __init__(self, plans: Sequence[Plan], set_indexes: Matrix) -> None:
+        self.queues: list[Queue | None] = [plan.queue for plan in plans]
+        self.pair_count = 0
+        """Light queues of each item; -1: they differ."""
+
+        self.pair_counts: Matrix | None = None
+        self.members: Matrix
+        """Per item: index of its message queue, then of its light queues; -1: no more."""
+
+        if any([plan.pair_count for plan in plans]) or len(set(self.queues)) < len(plans):
+            self.members = self._table(plans, set_indexes)[set_indexes]
+            numbers = [queue.number if queue is not None else 0 for queue in self.queues]
+        else:
+            self.members = set_indexes.astype(_index_type(len(plans)))[:, None]
+            numbers = [plan.number for plan in plans]
+        self.numbers = np.array(numbers)
+        self.offsets = np.zeros(self.members.shape, dtype=np.int64)
+
+    def _table(self, plans: Sequence[Plan], set_indexes: Matrix) -> Matrix:
+        """Indexes of the queues of each plan; a queue of several has one."""
         queues: dict[Queue | None, int] = {}
         rows: list[list[int]] = []
         add = queues.setdefault
@@ -64,20 +88,16 @@ class Places:
         self.queues = list(queues)
         counts = [plan.pair_count for plan in plans]
         self.pair_count = counts[0] if counts.count(counts[0]) == len(counts) else -1
-        """Light queues of each item; -1: they differ."""
-
-        self.pair_counts = np.array(counts)[set_indexes] if self.pair_count < 0 else None
-        width = max(map(len, rows))
-        # 16 bits where they suffice: numpy sorts those in linear time
-        kind = np.int16 if len(queues) < 1 << 15 else np.int64
         if self.pair_count < 0:
+            self.pair_counts = np.array(counts)[set_indexes]
+            width = max(map(len, rows))
             rows = [row + [-1] * (width - len(row)) for row in rows]
-        table = np.array(rows, dtype=kind)
-        self.members = table[set_indexes]
-        """Per item: index of its message queue, then of its light queues; -1: no more."""
+        return np.array(rows, dtype=_index_type(len(queues)))
 
-        self.numbers = np.array([queue.number if queue is not None else 0 for queue in queues])
-        self.offsets = np.zeros(self.members.shape, dtype=np.int64)
+    @property
+    def touched(self) -> "list[Queue]":
+        """All of them."""
+        return [queue for queue in self.queues if queue is not None]
 
     @property
     def table_bytes(self) -> int:
@@ -95,15 +115,32 @@ class Places:
         if width > 1 or not (flat[1:] >= flat[:-1]).all():  # else each queue's are one stretch
             order = np.argsort(flat, kind="stable")
             flat, entries = flat[order], entries[order // width]
-        bounds = np.searchsorted(flat, np.arange(len(self.queues) + 1)).tolist()
-        if len(self.queues) * FEW_EACH > len(flat):
-            offsets = self._take_few(bounds, entries)
+        count = len(self.queues)
+        if len(flat) == count and (flat == np.arange(count)).all():
+            offsets = self._take_each(entries)
         else:
-            offsets = self._take_many(bounds, entries, len(flat))
+            bounds = np.searchsorted(flat, np.arange(count + 1)).tolist()
+            if count * FEW_EACH > len(flat):
+                offsets = self._take_few(bounds, entries)
+            else:
+                offsets = self._take_many(bounds, entries, len(flat))
         if order is None:
             self.offsets = offsets[:, None]
         else:
             self.offsets.ravel()[order] = offsets
+
+    def _take_each(self, entries: Matrix) -> Matrix:
+        """One message in each queue."""
+        places: list[int] = []
+        for queue, position in zip(self.queues, entries.tolist(), strict=True):
+            if queue is None:
+                places.append(0)
+                continue
+            place = queue.next
+            places.append(place)
+            queue.next = place + 1
+            queue.entries.append(position)
+        return np.array(places, dtype=np.int64)
 
     def _take_few(self, bounds: list[int], entries: Matrix) -> Matrix:
         """A message or two in each queue, as from hundreds of devices: no columns for them."""
@@ -328,7 +365,7 @@ class Bulk:
         entries.tags.frombytes(self._tags.tobytes())
         entries.orders.frombytes(self._orders.tobytes())
         entries.flags.frombytes(self.flags.astype(np.uint16).tobytes())
-        block.close([rows], self.count, self.plans, **frame)
+        block.close([rows], self.count, places.touched, **frame)
         return _as_array("Q", positions), _as_array("q", places.reported())
 
 

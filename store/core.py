@@ -5,6 +5,7 @@ What all parts of the engine share: log, index, counters, and what woke up since
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import repeat
 
 from protocols.checksum import crc_of_size
 from protocols.clock import Now
@@ -41,7 +42,7 @@ class Core:
         self.queues = QueueTable(self.cold)
         self.sealer = Sealer(self)
         self.woken_groups: set[int] = set()
-        self.woken_queues: set[tuple[str, int]] = set()
+        self.woken_queues: set[Queue] = set()
         self.newest_ms: dict[int, int] = {}
         """Segment number → wall time of its newest block."""
 
@@ -68,9 +69,10 @@ class Core:
         queues = tuple(touched)
         number = self.log.segments.last.number
         self.newest_ms[number] = self.log.wall_ms
-        self.touched.setdefault(number, {}).update(dict.fromkeys(queues))
-        for queue in queues:
-            for group, read in queue.readers:
+        self.touched.setdefault(number, {}).update(zip(queues, repeat(None)))
+        read_by = [queue.readers for queue in queues if queue.readers]
+        for readers in read_by:
+            for group, read in readers:
                 if group.spec.is_volatile:
                     group.ready[read] = None
                     self.woken_groups.add(group.number)
@@ -78,10 +80,10 @@ class Core:
 
     def _show(self, end: int, queues: tuple[Queue, ...]) -> None:
         self.entries.visible = end
-        for queue in queues:
-            if queue.topic:
-                self.woken_queues.add((queue.topic, queue.queue_id))
-            for group, read in queue.readers:
+        self.woken_queues.update(queues)
+        read_by = [queue.readers for queue in queues if queue.readers]
+        for readers in read_by:
+            for group, read in readers:
                 if not group.spec.is_volatile:  # those saw it when it was built
                     group.ready[read] = None
                     self.woken_groups.add(group.number)

@@ -7,6 +7,7 @@ transaction, no order key, nothing that only the store may set. Its text is stor
 
 import re
 import struct
+from functools import lru_cache
 from typing import Final
 
 from protocols.remoting.records import (
@@ -31,6 +32,14 @@ _needs_look: Final = re.compile(
     rb"|INNER_MULTI_[A-Z_]+|CLUSTER|TG_HELD|__SHARDINGKEY)\x01"
 ).search
 _ID: Final = b"UNIQ_KEY\x01"
+REST_BYTES_MAX: Final = 256
+"""Longer texts are looked at each time."""
+
+
+@lru_cache(maxsize=4096)
+def _is_plain(rest: bytes) -> bool:
+    """Of a text without its id: most are like one before, whatever topic they go to."""
+    return _needs_look(rest) is None
 
 
 class PlainRecords:
@@ -38,7 +47,6 @@ class PlainRecords:
 
     __slots__ = (
         "_magic",
-        "_plain_rest",
         "_queue_id",
         "_store_host",
         "_suffix",
@@ -53,9 +61,6 @@ class PlainRecords:
         self._magic = MAGIC_V1 if is_short else MAGIC_V2
         self.topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
         self._queue_id = queue_id
-        self._plain_rest = b""
-        """Text without its id of the last plain message: most are like the one before."""
-
         self._store_host = store_host
         self._suffix = f"CLUSTER\x01{cluster}\x02".encode()
         self._text_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
@@ -68,11 +73,8 @@ class PlainRecords:
         if at < 0 or len(text) > self._text_max:
             return b""
         rest = text[:at] + text[end:]
-        if rest != self._plain_rest:
-            if _needs_look(text) is not None:
-                return b""
-            self._plain_rest = rest
-        return text[at:end]
+        is_plain = _is_plain if len(rest) <= REST_BYTES_MAX else _is_plain.__wrapped__
+        return text[at:end] if is_plain(rest) else b""
 
     @staticmethod
     def id_span(text: bytes) -> tuple[int, int]:
