@@ -59,19 +59,27 @@ class Places:
 
     def __init__(self, plans: Sequence[Plan], set_indexes: Matrix) -> None:
         self.queues: list[Queue | None] = [plan.queue for plan in plans]
-        self.pair_count = 0
+        self.shared: tuple[Queue, ...] | None = plans[0].lights
+        """Light queues that all items enter; None: not all the same ones."""
+
+        self.pair_count = len(plans[0].lights)
         """Light queues of each item; -1: they differ."""
 
         self.pair_counts: Matrix | None = None
         self.members: Matrix
         """Per item: index of its message queue, then of its light queues; -1: no more."""
 
-        if any([plan.pair_count for plan in plans]) or len(set(self.queues)) < len(plans):
+        shared, count = self.shared, len(plans)
+        if len(set(self.queues)) < count or any([plan.lights != shared for plan in plans]):
+            self.shared = None
             self.members = self._table(plans, set_indexes)[set_indexes]
             numbers = [queue.number if queue is not None else 0 for queue in self.queues]
         else:
-            self.members = set_indexes.astype(_index_type(len(plans)))[:, None]
-            numbers = [plan.number for plan in plans]
+            width = 1 + self.pair_count
+            self.members = np.empty((len(set_indexes), width), _index_type(count + width))
+            self.members[:, 0] = set_indexes
+            self.members[:, 1:] = range(count, count + self.pair_count)
+            numbers = [plan.number for plan in plans] + [light.number for light in shared]
         self.numbers = np.array(numbers)
         self.offsets = np.zeros(self.members.shape, dtype=np.int64)
 
@@ -97,7 +105,8 @@ class Places:
     @property
     def touched(self) -> "list[Queue]":
         """All of them."""
-        return [queue for queue in self.queues if queue is not None]
+        own = [queue for queue in self.queues if queue is not None]
+        return own if self.shared is None else [*own, *self.shared]
 
     @property
     def table_bytes(self) -> int:
@@ -108,13 +117,26 @@ class Places:
 
     def take(self, positions: Matrix) -> None:
         """Enter every item in its queues, in item order."""
-        flat, width = self.members.ravel(), self.members.shape[1]
-        if len(flat) == 0:
+        count, width = self.members.shape
+        if not count:
             return
-        entries, order = positions.astype(np.uint64), None
-        if width > 1 or not (flat[1:] >= flat[:-1]).all():  # else each queue's are one stretch
+        entries = positions.astype(np.uint64)
+        if self.shared is None:
+            flat = self.members.ravel()
+            self.offsets.ravel()[:] = self._enter(flat, np.repeat(entries, width))
+            return
+        self.offsets[:, 0] = self._enter(self.members[:, 0], entries)
+        for column, light in enumerate(self.shared, 1):
+            self.offsets[:, column] = np.arange(light.next, light.next + count)
+            light.next += count
+            light.entries.frombytes(entries.tobytes())
+
+    def _enter(self, flat: Matrix, entries: Matrix) -> Matrix:
+        """Enter each of *entries* in its queue, whose index is in *flat*; the offsets."""
+        order = None
+        if not (flat[1:] >= flat[:-1]).all():  # else each queue's are one stretch
             order = np.argsort(flat, kind="stable")
-            flat, entries = flat[order], entries[order // width]
+            flat, entries = flat[order], entries[order]
         count = len(self.queues)
         if len(flat) == count and (flat == np.arange(count)).all():
             offsets = self._take_each(entries)
@@ -125,9 +147,10 @@ class Places:
             else:
                 offsets = self._take_many(bounds, entries, len(flat))
         if order is None:
-            self.offsets = offsets[:, None]
-        else:
-            self.offsets.ravel()[order] = offsets
+            return offsets
+        found = np.empty_like(offsets)
+        found[order] = offsets
+        return found
 
     def _take_each(self, entries: Matrix) -> Matrix:
         """One message in each queue."""
