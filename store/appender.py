@@ -169,7 +169,7 @@ def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]
     block.close(
         rows,
         count,
-        _touched(draft.plans),
+        touched_by(draft.plans),
         gateway=draft.gateway,
         gateway_epoch=draft.gateway_epoch,
         frame=draft.frame,
@@ -361,7 +361,8 @@ def place_in(lights: Sequence[Queue], position: int) -> list[int]:
     return pairs
 
 
-def _touched(plans: Sequence[Plan]) -> dict[Queue, None]:
+def touched_by(plans: Sequence[Plan]) -> dict[Queue, None]:
+    """All of their queues."""
     touched: dict[Queue, None] = {}
     for plan in dict.fromkeys(plans):
         if plan.queue is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.sending import SendFrame
-from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan
+from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan, touched_by
 from store.bulk import checksums, entry_type, patch
 from store.core import Core
 from store.index.queues import Queue
@@ -77,7 +77,7 @@ def append_runs(
     entries.crcs.frombytes(crcs.tobytes())
     entries.tags.extend(array("i", (0,)) * count)
     block.close(
-        [table.tobytes() for table in tables], count, used,
+        [table.tobytes() for table in tables], count, touched_by(used),
         gateway=gateway, gateway_epoch=frame.gateway_epoch, frame=frame.frame, item_count=count,
     )  # fmt: skip
     return numbers, offsets
