@@ -142,7 +142,7 @@ class Store:
         prefetcher = Prefetcher(self._disk, server.fetched, server.reads_allowed)
         self._prefetcher, server.commit_ended = prefetcher, prefetcher.commit_ended
         server.read_ahead = lambda: prefetcher.run(engine.take_prefetches())
-        context.comings.is_served = True
+        context.comings.is_served, context.comings.hurry = True, server.tick_soon
         committer = self._committer = Committer(
             self._writer_disk,
             done=server.committed,

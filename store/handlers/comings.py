@@ -19,6 +19,9 @@ class Comings:
         self.is_served = False
         """Somebody fetches what is wanted and says when it has come."""
 
+        self.hurry: Callable[[], object] = lambda: None
+        """Called by who wants something when no request has just been handled."""
+
     @property
     def has_room(self) -> bool:
         return self.is_served and self._count < WAITING_MAX

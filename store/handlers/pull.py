@@ -106,7 +106,7 @@ def pull(
             ((header.topic, header.queue_id),),
             wait_s=min(header.suspend_ms, SUSPEND_MS_MAX) / 1000,
             wake=partial(_attempt, context, connection, request, wanted, False),
-            expire=partial(_attempt, context, connection, request, wanted, True),
+            expire=partial(_expire, context, connection, request, wanted),
         )
     return None
 
@@ -182,6 +182,14 @@ def _attempt(
         answer = request.answer(_SUCCESS, fields, body, remark="FOUND")
     connection.answer(request, answer)
     return True
+
+
+def _expire(
+    context: Context, connection: Connection, request: RemotingCommand, wanted: Pull
+) -> None:
+    """The long poll is over: answered with what there is, once that is in memory."""
+    _attempt(context, connection, request, wanted, True)
+    context.comings.hurry()
 
 
 def _answer_fields(result: ReadResult) -> dict[str, str]:
