@@ -18,7 +18,7 @@ from protocols.canonical import StoredMessage
 from protocols.errors import Code, GatewayError, Refused
 from protocols.pipeline import GroupPolicy, TopicInfo
 from protocols.remoting.bodies import TopicConfig, decode_body
-from protocols.remoting.codes import ResponseCode
+from protocols.remoting.codes import Permission, ResponseCode
 from protocols.remoting.inner_batches import takes_batches
 
 logger = logging.getLogger("tidegate.topics")
@@ -134,8 +134,15 @@ class GatewayTopics:
 
 def _info(cluster: ClusterClient, route: TopicRoute, kind: TopicType) -> TopicInfo:
     queues = tuple(
-        (broker, queue_id, perm)
+        (broker, queue_id, _permission(perm, queue_id, readable, writable))
         for broker, readable, writable, perm in route.queues
         for queue_id in range(max(readable, writable))
     )
     return TopicInfo(route.topic, cluster.name, queues, *kind)
+
+
+def _permission(perm: int, queue_id: int, readable: int, writable: int) -> int:
+    """Of one queue: a topic that shrinks has queues that are read only."""
+    if queue_id >= readable:
+        perm &= ~Permission.READ
+    return perm & ~Permission.WRITE if queue_id >= writable else perm

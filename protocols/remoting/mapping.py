@@ -3,6 +3,8 @@
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from protocols import sql92
@@ -331,26 +333,29 @@ def group_spec(
 
 def route_of(info: TopicInfo, address: str) -> RouteData:
     """Every broker of the topic under its own name, all at the gateway's *address*."""
-    counts: dict[str, list[int]] = {}
-    permissions: dict[str, int] = {}
-    for broker, queue_id, permission in info.queues:
-        counts.setdefault(broker, []).append(queue_id)
-        permissions[broker] = permission
+    permissions: dict[str, list[int]] = {}
+    for broker, _, permission in info.queues:
+        permissions.setdefault(broker, []).append(permission)
     return RouteData(
         queue_datas=[
             QueueData(
                 broker_name=broker,
-                read_queue_nums=len(ids),
-                write_queue_nums=len(ids),
-                perm=permissions[broker],
+                read_queue_nums=_count(found, Permission.READ),
+                write_queue_nums=_count(found, Permission.WRITE),
+                perm=reduce(or_, found),
             )
-            for broker, ids in sorted(counts.items())
+            for broker, found in sorted(permissions.items())
         ],
         broker_datas=[
             BrokerData(cluster=info.cluster, broker_name=broker, broker_addrs={0: address})
-            for broker in sorted(counts)
+            for broker in sorted(permissions)
         ],
     )
+
+
+def _count(permissions: Sequence[int], bit: Permission) -> int:
+    """Queues that may be read, or written; all of them where none may: that is for all."""
+    return sum([bool(one & bit) for one in permissions]) or len(permissions)
 
 
 def retry_route(address: str) -> RouteData:

@@ -27,7 +27,7 @@ from protocols.remoting.bodies import (
     decode_body,
     encode_body,
 )
-from protocols.remoting.codes import RequestCode, ResponseCode
+from protocols.remoting.codes import Permission, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import check_consume
 from protocols.remoting.handles import (
@@ -232,7 +232,11 @@ async def query_assignment(
         info = await session.host.topic(call, body.topic)
         if info is None:
             raise Refused(Code.TOPIC_NOT_FOUND, body.topic, "no such topic")
-        queues = sorted(Queue(body.topic, broker, i) for broker, i, _ in info.queues)
+        queues = sorted(
+            Queue(body.topic, broker, i)
+            for broker, i, permission in info.queues
+            if permission & Permission.READ
+        )
         mode = await _mode(session, info, qualified(call.tenant, body.consumer_group))
         if mode.mode == "POP":
             word = "POP"

@@ -190,6 +190,12 @@ def test_route_has_every_broker_at_our_address() -> None:
     assert {broker.broker_addrs[0] for broker in route.broker_datas} == {"h:1"}
 
 
+def test_a_topic_that_shrinks_is_still_read() -> None:
+    info = TopicInfo("T", "c", (("b", 0, 6), ("b", 1, 4), ("b", 2, 4)))
+    (queues,) = mapping.route_of(info, "h:1").queue_datas
+    assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 1, 6)
+
+
 def test_group_is_shared_with_other_protocols() -> None:
     """The same name and limits as gRPC members of the group use."""
     info = TopicInfo("T", "c", ())

@@ -8,6 +8,8 @@ import java.util.List;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -32,6 +34,7 @@ final class Pushing {
         suite.cases.put("push.reset-offline", Pushing::resetOffline);
         suite.cases.put("push.new-topic-later", Pushing::newTopicLater);
         suite.cases.put("push.more-queues", Pushing::moreQueues);
+        suite.cases.put("push.fewer-queues", Pushing::fewerQueues);
     }
 
     private static void all(Site site) throws Exception {
@@ -347,5 +350,26 @@ final class Pushing {
         site.topic("push.more-queues", 3);
         site.sendTo(topic, 2, "third");
         inbox.expect(List.of("first", "third"));
+    }
+
+    /** Nothing more is written to most queues; what is in them is read. */
+    private static void fewerQueues(Site site) throws Exception {
+        String topic = site.topic("push.fewer-queues", 4);
+        for (int queue = 0; queue < 4; queue++) {
+            site.sendTo(topic, queue, "before" + queue);
+        }
+        site.admin.createAndUpdateTopicConfig(site.address, new TopicConfig(topic, 4, 1, 6));
+        Site.until("one queue to write to", () -> {
+            site.refresh(topic);
+            return site.producer.fetchPublishMessageQueues(topic).size() == 1;
+        });
+        for (int i = 0; i < 8; i++) {
+            SendResult sent = site.send(Site.message(topic, "", "after" + i));
+            Site.equal(0, sent.getMessageQueue().getQueueId(), "queue");
+        }
+        Site.equal(4, site.queues(topic).size(), "queues to read");
+        Inbox inbox = new Inbox();
+        site.start(site.push("push.fewer-queues", topic, "*"), inbox);
+        Site.equal(12, new HashSet<>(Site.texts(inbox.await(12))).size(), "messages");
     }
 }

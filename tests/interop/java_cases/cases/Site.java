@@ -118,12 +118,15 @@ final class Site {
         TopicConfig config = new TopicConfig(topic, queues, queues, perm);
         Version.attributes(config, attributes);
         admin.createAndUpdateTopicConfig(address, config);
-        until("route of " + topic, () -> {
-            MQClientInstance client = producer.getDefaultMQProducerImpl().getMqClientFactory();
-            client.updateTopicRouteInfoFromNameServer(topic);
-            return client.getTopicRouteTable().containsKey(topic);
-        });
+        until("route of " + topic, () -> refresh(topic).getTopicRouteTable().containsKey(topic));
         return topic;
+    }
+
+    /** The producer's client, which has asked for the route of *topic* now. */
+    MQClientInstance refresh(String topic) {
+        MQClientInstance client = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        client.updateTopicRouteInfoFromNameServer(topic);
+        return client;
     }
 
     static Message message(String topic, String tag, String body) {
