@@ -115,7 +115,8 @@ class JwtAuthenticator:
             elif config.jwks_file is not None:
                 self._keys = self._key_set(config.jwks_file.read_bytes())
         except (OSError, ValueError, self._jwt.PyJWTError) as error:
-            raise ConfigError([f"authenticators: jwt: {error}"]) from error
+            path = config.secret_file or config.key_file or config.jwks_file
+            raise ConfigError([f"authenticators: jwt: {path}: {error}"]) from error
         if not config.jwks_url and not all(self._keys.values()):
             raise ConfigError(["authenticators: jwt: the secret is empty"])
 
@@ -202,11 +203,15 @@ def _token(config: JwtConfig, credentials: Credentials) -> str:
 
 def _public_key(path: Path) -> bytes:
     """Of a PEM file with a public key or a certificate. Raises OSError, ValueError."""
-    data = path.read_bytes()
-    if b"BEGIN CERTIFICATE" not in data:
-        return data
     from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    key = x509.load_pem_x509_certificate(data).public_key()
+    data = path.read_bytes()
+    is_certificate = b"BEGIN CERTIFICATE" in data
+    key = (
+        x509.load_pem_x509_certificate(data).public_key()
+        if is_certificate
+        else serialization.load_pem_public_key(data)
+    )
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

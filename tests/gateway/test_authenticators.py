@@ -236,6 +236,15 @@ async def test_a_key_set_in_pieces_with_strange_keys() -> None:
         assert await wary.authenticate(shown(token(key, "RS256", "one"))) is None
 
 
+@pytest.mark.parametrize("kind", ["key_file", "jwks_file"])
+def test_a_file_without_keys_is_found_at_the_start(tmp_path: Path, kind: str) -> None:
+    """And named."""
+    path = tmp_path / "keys"
+    path.write_text("nonsense")
+    with pytest.raises(ConfigError, match=str(path)):
+        JwtAuthenticator(JwtConfig.model_validate({"type": "jwt", kind: path}))
+
+
 def test_one_source_of_keys() -> None:
     with pytest.raises(ValueError, match="one of secret"):
         JwtConfig(type="jwt")
