@@ -7,8 +7,10 @@ an aligned buffer. The page in which the last write ended is therefore written a
 same bytes before the new ones: what a page cache would do as well.
 """
 
+import mmap as maps
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from errno import EAGAIN, EINVAL, EOPNOTSUPP
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock, local
@@ -33,9 +35,17 @@ NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 """Flag of a read that takes only what is in memory (Linux 4.14)."""
 
 
+MADV_HUGEPAGE: Final[int] = getattr(maps, "MADV_HUGEPAGE", 0)
+"""Zero: this system has no large pages."""
+
+
 def aligned(size: int) -> mmap:
     """Zero bytes at the start of a page, of memory that takes no room until it is written."""
-    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    found = mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    if MADV_HUGEPAGE:  # one piece for the disk instead of a piece a page, where it may be had
+        with suppress(OSError):
+            found.madvise(MADV_HUGEPAGE)
+    return found
 
 
 class ReadsAt(Protocol):

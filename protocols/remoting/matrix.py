@@ -39,11 +39,13 @@ def run_starts(table: memoryview, count: int, item_bytes: int) -> list[int] | No
     """
     if np is None or count < MATRIX_ITEMS_MIN:
         return None
-    words = np.frombuffer(table, np.uint64).reshape(count, item_bytes // 8)
-    found = (words[1:] != words[:-1]).any(1).nonzero()[0]
-    if (len(found) + 1) * RUN_ITEMS_MIN > count:
+    width = item_bytes // 8
+    words = np.frombuffer(bytes(table), np.uint64)  # copied, for words must be aligned
+    places = (words[width:] != words[:-width]).nonzero()[0]
+    if len(places) * RUN_ITEMS_MIN > count * width:
         return None
-    return [0, *(found + 1).tolist()]
+    starts = sorted({1 + place // width for place in places.tolist()})
+    return [0, *starts] if (len(starts) + 1) * RUN_ITEMS_MIN <= count else None
 
 
 def item_matrix(table: memoryview, count: int) -> Matrix | None:
