@@ -9,6 +9,7 @@ plus all parts' open windows never exceeds ``total``.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Final
 
 from gateway.clusters.link import LinkState, StoreLink
@@ -209,8 +210,8 @@ class LogicalStream:
 
     def arrived(self, link: StoreLink, deliveries: Sequence[Delivery]) -> None:
         part = self._parts.get((link.cluster, link.broker))
-        if part is None or self._is_over:
-            return
+        if part is None or self._is_over or not part.is_open:
+            return  # where it is not open it comes again with the next stream
         part.count += len(deliveries)
         if not self.spec.is_auto_ack:
             deliveries = self._hold(part, deliveries)
@@ -227,15 +228,15 @@ class LogicalStream:
 
     def _resend(self, part: Part, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """
-        Hand over by themselves those that an earlier connection has sent: their store was away
-        when the session was resumed. The others.
+        Hand over by themselves, in order, those that an earlier connection has sent: their
+        store was away when the session was resumed. What is left to be delivered.
         """
-        marked = [delivery for delivery in deliveries if delivery.packet_id]
-        if not marked:
+        if all([not delivery.packet_id for delivery in deliveries]):
             part.is_again = part.limit == 0  # credit comes with the answer, what is new behind it
             return deliveries
-        self._sink.deliver(marked)
-        return [delivery for delivery in deliveries if not delivery.packet_id]
+        for _, stretch in groupby(deliveries, _is_marked):
+            self._sink.deliver([*stretch])
+        return ()
 
     def _hold(self, part: Part, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Note what the client now holds; what it held before a reconnect is no news to it."""
@@ -383,6 +384,10 @@ class LogicalStream:
             part.link.mark(epoch, items)
 
     async def mark_durably(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> bool:
+        return bool(await self._write_marks(marks))
+
+    async def _write_marks(self, marks: Sequence[tuple[ReceiptHandle, int, int]]) -> bool | None:
+        """Whether they are on disk; None: a store did not answer."""
         found = self._marks(marks)
         try:
             results = await asyncio.gather(
@@ -390,20 +395,24 @@ class LogicalStream:
             )
         except GatewayError as error:
             logger.info("group %s: marks are not on disk: %s", self.spec.name, error)
-            return False
+            return None
         return all(results)
 
     async def mark_or_forget(self, handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
         part = self._parts.get((handle.cluster, handle.broker))
         while True:
             grant = part.holds.get(handle.position) if part is not None else None
-            if await self.mark_durably([(handle, packet_id, stage)]):
+            is_marked = await self._write_marks([(handle, packet_id, stage)])
+            if is_marked:
                 return True
             if part is None or part.holds.get(handle.position) == grant:
                 break  # else it was granted anew meanwhile, and counted as known
-        # A store that was only slow has not lost the stream: nothing but a release makes it
-        # deliver again. One that did grants anew, and takes the release for stale.
-        self._settle([handle], AckAction.RELEASE)
+        if part is not None:
+            part.holds.pop(handle.position, None)
+            if is_marked is None and part.is_open:
+                # Only slow: nothing but a new stream makes it deliver again, and in order.
+                self.lost(part.link)
+                part.link.renew("a mark was not answered in time")
         return False
 
     def _marks(
@@ -458,3 +467,7 @@ class LogicalStream:
                 await part.link.drop_group(self.spec.name, self.spec.owner_epoch)
         except GatewayError as error:
             logger.info("closing %s at %s: %s", self.spec.name, part.link.broker, error)
+
+
+def _is_marked(delivery: Delivery) -> bool:
+    return delivery.packet_id > 0

@@ -309,6 +309,9 @@ class TidegateLink:
         self._marks.setdefault(epoch, []).extend(items)
         self._flush_soon()
 
+    def renew(self, reason: str) -> None:
+        self.connection.reset(reason)
+
     async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool:
         self.flush()  # earlier marks first
         answer = await self._request(PrivateCode.MARK, encode_marks(epoch, items))

@@ -5,6 +5,7 @@ Keeps the credit, gathers the acks and marks of a tick, and holds back what came
 """
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from protocols.canonical import Delivery, ReceiptHandle
@@ -75,8 +76,11 @@ class Feed:
         if self.is_marked:
             stream.when_unmarked(self._mark_again)
         early, self.early = self.early or [], None
-        self._outbox.resend(self, [delivery for delivery in early if delivery.packet_id])
-        self._outbox.deliver(self, [delivery for delivery in early if not delivery.packet_id])
+        for is_sent, stretch in groupby(early, lambda delivery: delivery.packet_id > 0):
+            if is_sent:
+                self._outbox.resend(self, [*stretch])
+            else:
+                self._outbox.deliver(self, [*stretch])
 
     @property
     def stream(self) -> DeliveryStream | None:
@@ -149,6 +153,11 @@ class Feed:
         """Mark what the client has not seen; False: it is not on disk, and will come again."""
         stream = self._stream
         return stream is not None and await stream.mark_or_forget(handle, packet_id, stage)
+
+    def forget(self, handle: ReceiptHandle) -> None:
+        """The client has not seen it and shall get it later: its store hands it out anew."""
+        if self._stream is not None:
+            self._stream.release([handle], is_sent=False)
 
     def taken_back(self) -> None:
         """One delivery is the store's again."""

@@ -32,6 +32,19 @@ class Marked(NamedTuple):
     packet: bytes
 
 
+class _Publish:
+    """A PUBLISH that waits for its mark, and for those before it."""
+
+    __slots__ = ("is_done", "is_marked", "is_overtaken", "item")
+
+    def __init__(self, item: Marked) -> None:
+        self.item = item
+        self.is_done = False
+        self.is_marked = False
+        self.is_overtaken = False
+        """One before it was taken back: so is this one, to come behind it again."""
+
+
 class Marking:
     """Of one session's outbox."""
 
@@ -41,13 +54,18 @@ class Marking:
         self._send = send
         self._taken_back = taken_back
         self._tasks = Tasks(f"mqtt-marking {name}")
+        self._publishes: dict[tuple[str, str], deque[_Publish]] = {}
+        """Store → PUBLISHes without a mark, in order."""
+
         self._waiting: dict[tuple[str, str], deque[Marked]] = {}
         """Store → PUBRELs whose marks it does not have, in order."""
 
     def after(self, item: Marked) -> None:
         """Send once the store has it on disk."""
         if item.stage == Stage.SENT:
-            self._tasks.start(self._publish(item), name=f"publish {item.packet_id}")
+            publish = _Publish(item)
+            self._publishes.setdefault(_store(item), deque()).append(publish)
+            self._tasks.start(self._publish(publish), name=f"publish {item.packet_id}")
         elif (waiting := self._waiting.get(_store(item))) is not None:
             waiting.append(item)
         else:
@@ -56,11 +74,26 @@ class Marking:
     async def close(self) -> None:
         await self._tasks.close()
 
-    async def _publish(self, item: Marked) -> None:
-        if await item.feed.mark_or_forget(item.handle, item.packet_id, Stage.SENT_QOS2):
-            self._marked(item)
-        else:
-            self._taken_back(item.packet_id)
+    async def _publish(self, publish: _Publish) -> None:
+        item = publish.item
+        publish.is_marked = await item.feed.mark_or_forget(
+            item.handle, item.packet_id, Stage.SENT_QOS2
+        )
+        publish.is_done = True
+        self._pass(self._publishes[_store(item)])
+
+    def _pass(self, publishes: deque[_Publish]) -> None:
+        """Send what is marked, up to the first one that is not known to be."""
+        while publishes and publishes[0].is_done:
+            first = publishes.popleft()
+            if first.is_marked and not first.is_overtaken:
+                self._marked(first.item)
+                continue
+            if first.is_marked:
+                first.item.feed.forget(first.item.handle)
+            for publish in publishes:
+                publish.is_overtaken = True
+            self._taken_back(first.item.packet_id)
 
     async def _release(self, item: Marked) -> None:
         if await self._mark(item):

@@ -20,6 +20,10 @@ class Store:
     def __init__(self) -> None:
         self.away = {"a"}
         self.tried = asyncio.Event()
+        self.forgotten: list[int] = []
+
+    def forget(self, handle: ReceiptHandle) -> None:
+        self.forgotten.append(handle.position)
 
     async def mark_durably(self, marks: list[tuple[ReceiptHandle, int, int]]) -> bool:
         await asyncio.sleep(0)
@@ -82,4 +86,31 @@ async def test_pubrels_wait_for_their_store_in_order() -> None:
     assert await world.sent_count(3) == [b"other", b"first", b"second"]
     assert first.stage == Stage.RECEIVED
     assert world.taken_back == []
+    await world.marking.close()
+
+
+async def test_what_follows_a_publish_without_its_mark_follows_it_again() -> None:
+    """What came before is sent; what came behind at the same store is not to overtake it."""
+    world = World()
+    gates = [asyncio.Event() for _ in range(3)]
+    outcomes = [True, False, True]
+
+    async def mark_or_forget(handle: ReceiptHandle, packet_id: int, stage: int) -> bool:
+        await gates[packet_id - 1].wait()
+        return outcomes[packet_id - 1]
+
+    world.store.mark_or_forget = mark_or_forget  # type: ignore[method-assign]  # this test's
+    feed = cast(Feed, world.store)
+    for packet_id in (1, 2, 3):
+        handle = HANDLES[0]._replace(position=packet_id)
+        flight = Flight(None, handle, 2, Stage.WAITING)
+        world.marking.after(Marked(feed, handle, flight, packet_id, Stage.SENT, b"%d" % packet_id))
+    gates[2].set()
+    gates[1].set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (world.sent, world.taken_back) == ([], [])
+    gates[0].set()
+    assert await world.sent_count(1) == [b"1"]
+    assert (world.taken_back, world.store.forgotten) == ([2, 3], [3])
     await world.marking.close()

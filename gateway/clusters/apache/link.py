@@ -409,6 +409,9 @@ class ApacheLink:
             if group is not None:
                 group.mark(item)
 
+    def renew(self, reason: str) -> None:
+        """Nothing is kept there by connection."""
+
     async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool:
         """Only remembered here: an Apache broker has no place for it (see ``APACHE``)."""
         self.mark(epoch, items)
