@@ -41,6 +41,7 @@ from protocols.canonical import (
     SendResult,
     SendResults,
 )
+from protocols.driver import flusher
 from protocols.errors import Code, GatewayError, Refused
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
 from protocols.message_runs import MessageRun
@@ -98,6 +99,7 @@ class GatewayPipeline:
         self._onces = OnceReleases(clusters)
         self.resends = Resends(clusters, self.decider)
         self._loop = asyncio.get_running_loop()
+        self._flush_now = flusher(self._loop)
         self._tasks = Tasks("pipeline")
         self._incoming: list[tuple[Call, Sequence[Message], Callable[[SendResults], None]]] = []
         self._is_flush_due = False
@@ -171,6 +173,7 @@ class GatewayPipeline:
             if lane.parked or not self._dispatch(batch, stamp, now_ms):
                 lane.parked.append(batch)
         self._flush_links()
+        self._flush_now()
         self._is_any_congested = any(self._congested_links())
 
     def _flush_links(self) -> None:

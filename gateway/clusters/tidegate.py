@@ -31,6 +31,7 @@ from gateway.clusters.receive import deliveries_by_stream, group_open
 from gateway.clusters.standard import create_topic, pull, search_offset
 from protocols import clock
 from protocols.canonical import Delivery, Properties, QueueRef, ReceiptHandle, StoredMessage
+from protocols.driver import flusher
 from protocols.errors import Code, PeerError, Refused
 from protocols.groups import GroupSpec, PopRequest, QueueStat
 from protocols.remoting.client import RemotingClient
@@ -121,6 +122,7 @@ class TidegateLink:
         self._reroute = reroute
         self._before_traffic = before_traffic
         self._loop = asyncio.get_running_loop()
+        self._flush_now = flusher(self._loop)
         self._frames = FrameSender(self._write_frame)
         self.submit: Callable[[Run], None] = self._frames.submit
         self._acks = AckSender(self._write_acks)
@@ -262,6 +264,8 @@ class TidegateLink:
         try:
             if answer.code == ResponseCode.SUCCESS:
                 self._frames.answered(number, answer.body)
+                if not self._frames.pending_count:  # else the next frame goes first
+                    self._flush_now()
             elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 # Our presence ended there: HELLO again, then ask what became of the frame.
                 self.connection.reset("the store wants a fresh lease")

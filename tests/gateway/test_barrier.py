@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clusters.frames import FRAMES_IN_FLIGHT_MAX
+from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_IN_FLIGHT_MAX
 from gateway.clusters.tidegate import TidegateLink
 from protocols.canonical import QueueKind, QueueRef
 from protocols.directory import Subscription
@@ -91,11 +91,10 @@ async def test_with_all_frame_slots_full(stores: StoreCluster) -> None:
         assert link.connection.data is not None
         link.connection.data.peer.pause()  # answers stay unread: the slots stay taken
         sends = []
+        body = bytes(FRAME_BYTES_MIN)  # waits for no other frame's answer
         for index in range(FRAMES_IN_FLIGHT_MAX):
             sends.append(
-                asyncio.ensure_future(
-                    b.pipeline.send(sender, messages("u/1", b"%d" % index, order_key="p"))
-                )
+                asyncio.ensure_future(b.pipeline.send(sender, messages("u/1", body, order_key="p")))
             )
             await until(lambda count=index + 1: link._frames.in_flight_count == count)
         subject = f"t/{round_number}/1"

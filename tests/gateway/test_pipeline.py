@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.clusters.frames import FRAMES_IN_FLIGHT_MAX
+from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_IN_FLIGHT_MAX
 from gateway.config import GatewayConfig
 from gateway.matching import encode_row, row_key
 from gateway.policy import Policy
@@ -112,6 +112,11 @@ async def test_catch_all_is_created_on_first_use() -> None:
     await world.core.stop()
 
 
+def large(index: int) -> bytes:
+    """A body that waits for no other frame's answer."""
+    return b"%d" % index + bytes(FRAME_BYTES_MIN)
+
+
 async def test_posts_of_a_tick_leave_in_one_frame(world: World) -> None:
     """What many connections post in one tick is one frame with all of it."""
     waits = [world.core.pipeline.send(call(f"c{i}"), messages("x", b"%d" % i)) for i in range(50)]
@@ -130,7 +135,7 @@ async def test_few_frames_in_flight_at_most(world: World) -> None:
     for index in range(full + 4):
         tasks.append(
             asyncio.ensure_future(
-                world.core.pipeline.send(sender, messages("x", b"%d" % index, order_key="k"))
+                world.core.pipeline.send(sender, messages("x", large(index), order_key="k"))
             )
         )
         if index < full:  # a frame of its own
@@ -142,7 +147,7 @@ async def test_few_frames_in_flight_at_most(world: World) -> None:
     await asyncio.gather(*tasks)
     frames = world.a.frames + world.b.frames
     assert [len(frame.items) for frame in frames] == [1] * full + [4]
-    assert [body for _, _, body in world.stored()] == [b"%d" % i for i in range(full + 4)]
+    assert [body for _, _, body in world.stored()] == [large(i) for i in range(full + 4)]
 
 
 async def test_results_come_in_the_order_of_the_posts(world: World) -> None:
@@ -236,7 +241,7 @@ async def test_unframed_messages_follow_a_new_table(world: World) -> None:
     for index in range(FRAMES_IN_FLIGHT_MAX + 1):
         sends.append(
             asyncio.ensure_future(
-                world.core.pipeline.send(sender, messages("t/1", b"%d" % index, order_key="k"))
+                world.core.pipeline.send(sender, messages("t/1", large(index), order_key="k"))
             )
         )
         if index < FRAMES_IN_FLIGHT_MAX:  # a frame of its own
@@ -291,7 +296,7 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     sender = call()
     sends = []
     for index in range(FRAMES_IN_FLIGHT_MAX + 1):
-        message = Message(head, b"%d" % index)
+        message = Message(head, large(index))
         sends.append(asyncio.ensure_future(world.core.pipeline.send(sender, [message])))
         if index < FRAMES_IN_FLIGHT_MAX:  # a frame of its own
             await until(lambda count=index + 1: world.a.lost_count == count)
@@ -312,7 +317,7 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     for results in await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S):
         assert results[0].code == Code.OK
     assert len(asked) == FRAMES_IN_FLIGHT_MAX + 1, "each frame once, the second again"
-    sent = [b"%d" % index for index in range(FRAMES_IN_FLIGHT_MAX + 1)]
+    sent = [large(index) for index in range(FRAMES_IN_FLIGHT_MAX + 1)]
     assert [body for _, _, body in world.a.stored()] == sent
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.addressing import Addressing
 from gateway.clusters.batches import Batch, Copy, Run, are_plain
-from gateway.clusters.frames import Frame, FrameSender
+from gateway.clusters.frames import FRAME_COUNT_MIN, Frame, FrameSender
 from gateway.mapping import is_reserved, is_system_topic, qualified, without_reserved
 from gateway.matching import MatchingTable, encode_row, row_key
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
@@ -104,7 +104,24 @@ def test_a_frame_has_at_most_four_mebibytes() -> None:
     sender.answer(2)
     sender.answer(3)
     sender.submit([Message(HEAD, b"x" * (4 << 20)), Message(HEAD, b"y")])
+    sender.answer(4)
     assert [len(sent.items) for _, sent in sender.written[3:]] == [1, 1]
+
+
+def test_little_waits_for_the_frame_that_is_under_way() -> None:
+    """And leaves with its answer, in one frame."""
+    sender = Sender()
+    for body in (b"1", b"2", b"3"):
+        sender.submit([Message(HEAD, body)])
+    assert [len(sent.items) for _, sent in sender.written] == [1]
+    sender.submit([Message(HEAD, b"4")] * FRAME_COUNT_MIN)
+    assert [len(sent.items) for _, sent in sender.written] == [1, 2 + FRAME_COUNT_MIN]
+    sender.submit([Message(HEAD, b"5")])
+    sender.answer(1)
+    assert len(sender.written) == 2
+    sender.frames.refused(2, Code.HA_NOT_AVAILABLE, "fenced")
+    sender.flush()
+    assert [len(sent.items) for _, sent in sender.written] == [1, 2 + FRAME_COUNT_MIN, 1]
 
 
 def test_a_frame_refused_as_a_whole_refuses_its_messages() -> None:
@@ -126,7 +143,7 @@ def test_unsettled_frames_are_given_up_or_settled() -> None:
     """After the connection is lost a frame has an unknown fate until the store is asked."""
     sender = Sender()
     first = sender.submit([Message(HEAD, b"1")])
-    sender.submit([Message(HEAD, b"2")])
+    sender.submit([Message(HEAD, b"2")] * FRAME_COUNT_MIN)
     sender.frames.lost()
     assert [frame.number for frame in sender.frames.unsettled] == [1, 2]
     answer = sending.SendAnswer(1, array("Q", [5]), array("q", [0]), {})

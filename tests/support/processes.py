@@ -20,6 +20,8 @@ from typing import IO
 
 from tests.support.patience import PATIENCE_S
 
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+
 READY_S_MAX = 180.0
 """A loaded two-core machine takes its time; an idle one needs under two seconds."""
 
@@ -193,7 +195,7 @@ class Daemons:
             name or f"{arguments[0]}-{len(self.all)}",
             command,
             self.folder,
-            {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            {**environment(), "PYTHONUNBUFFERED": "1", **(env or {})},
         )
         self.all.append(daemon)
         return daemon.wait_ready() if wait else daemon
@@ -270,6 +272,12 @@ LISTENERS = ("mqtt", "mqtt-ws", "amqp", "events", "grpc", "remoting", "admin")
 def any_ports() -> list[str]:
     """Settings that let the kernel pick every listener's port."""
     return [f"listeners.{listener}.bind=127.0.0.1:0" for listener in LISTENERS]
+
+
+def environment() -> dict[str, str]:
+    """This process's; daemons keep their bytecode, as installed ones do."""
+    variables = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
+    return variables | {"PYTHONPYCACHEPREFIX": str(Path(__file__).parents[2] / "build" / "pycache")}
 
 
 def _sets(*settings: str) -> Iterator[str]:
