@@ -1,11 +1,13 @@
 """Index files of sealed segments: read back, walked by chain, made anew, bounded in memory."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from protocols.remoting.private import ReadItem
-from store.index.pages import SUFFIX
+from store.index import pages
+from store.index.pages import SUFFIX, Draft
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import SMALL, Driver, body_of, filter_key
 
@@ -147,3 +149,32 @@ def test_sealed_segments_that_go_take_their_files_along() -> None:
     store.restart()
     assert store.engine.offset_range("t", 0) == (low, high)
     assert store.engine.read("t", 0, low, 100, 1 << 20).records == before
+
+
+def draft_of(seed: int) -> Draft:
+    """Queues in any order, some with gaps in their offsets."""
+    chance = Random(seed)
+    draft = Draft(7, 1000, 2000, 5)
+    for queue in chance.sample(range(500), 60):
+        first = chance.randrange(1 << 40)
+        steps = [chance.choice((1, 1, 1, 9)) for _ in range(chance.randrange(1, 9))]
+        offsets = [first + sum(steps[:count]) for count in range(len(steps))]
+        draft.add_rows(queue, [(offset, chance.randrange(1 << 40)) for offset in offsets], 3)
+    return draft
+
+
+def test_rows_are_sorted_with_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order they were gathered in; with numpy and without."""
+    draft = draft_of(1)
+    starts = [sum(draft.directory.counts[:at]) for at in range(len(draft.directory))]
+    rows = [
+        (draft.directory.row(at), list(draft.places[start : start + draft.directory.counts[at]]))
+        for at, start in enumerate(starts)
+    ]
+    encoded = draft.encode(bytes(16))
+    assert draft.encode(bytes(16)) == encoded
+    rows.sort()
+    assert [draft.directory.row(at) for at in range(len(rows))] == [row for row, _ in rows]
+    assert list(draft.places) == [place for _, places in rows for place in places]
+    monkeypatch.setattr(pages, "np", None)
+    assert draft_of(1).encode(bytes(16)) == encoded
