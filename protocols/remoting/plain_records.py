@@ -42,6 +42,12 @@ def _is_plain(rest: bytes) -> bool:
     return _needs_look(rest) is None
 
 
+@lru_cache(maxsize=16)
+def _suffix_of(cluster: str) -> bytes:
+    """One object for all queues: a store has tens of thousands, and few caches do."""
+    return f"CLUSTER\x01{cluster}\x02".encode()
+
+
 class PlainRecords:
     """What the records of one (topic, queue) of a store share."""
 
@@ -62,7 +68,7 @@ class PlainRecords:
         self.topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
         self._queue_id = queue_id
         self._store_host = store_host
-        self._suffix = f"CLUSTER\x01{cluster}\x02".encode()
+        self._suffix = _suffix_of(cluster)
         self._text_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
         self.layout = (len(self.topic_field), self._suffix)
         """Records of the same text and body size have the same layout where this is the same."""

@@ -29,6 +29,7 @@ BATCH_COUNT_MAX: Final = 10_000
 LANES_MAX: Final = 100_000
 """(Topic, queue) pairs whose shared bytes are remembered."""
 
+DISPATCHED: Final = (DISPATCH_KEY,)
 REGION: Final = "DefaultRegion"
 SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 TRANSACTION_BITS: Final = 0xC
@@ -46,16 +47,16 @@ Member = tuple[bytes | memoryview, int, bytes]
 """(body, flag, properties text)."""
 
 
-class Lane:
+class Lane(PlainHead):
     """What all sends to one message queue share, checked once."""
 
-    __slots__ = ("config", "head", "records", "version")
+    __slots__ = ("config", "records", "version")
 
     def __init__(self, context: Context, topic: str, queue_id: int) -> None:
+        super().__init__(topic, queue_id, DISPATCHED if is_addressed(topic) else ())
         self.version = context.engine.topics_version
         self.config = context.config
         self.records = PlainRecords(topic, queue_id, context.store_host, context.config.cluster)
-        self.head = PlainHead(topic, queue_id, (DISPATCH_KEY,) if is_addressed(topic) else ())
 
 
 def learn_lane(context: Context, header: SendHeader, config: TopicConfig) -> None:
@@ -121,7 +122,7 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
             context, connection, request, Batch(lane.records, request.body, *facts), lane
         )
     member = (request.body, flag, fields.get("i", "").encode())
-    run, first_id = _run_each(lane.records, lane.head, (member,), bytes_max, facts)
+    run, first_id = _run_each(lane.records, lane, (member,), bytes_max, facts)
     if run is None:
         return False
     context.appends.add_plain(connection, request, run, first_id)
@@ -137,10 +138,10 @@ def _gather(
     if shape is not None and shape.body_size <= bytes_max:
         count = len(batch.body) // shape.size
         if count <= BATCH_COUNT_MAX:
-            gathered = Gathered(lane.head, shape, batch, bytes_max)
+            gathered = Gathered(lane, shape, batch, bytes_max)
             context.appends.add_batch(connection, request, gathered, count)
             return True
-    run = _run_of(lane.head, batch, bytes_max)
+    run = _run_of(lane, batch, bytes_max)
     if run is None:
         return False
     context.appends.add_plain(connection, request, run, b"")
