@@ -782,8 +782,9 @@ class Engine:
         return self._parts.leases.renew(gateway, gateway_epoch, applied, now)
 
     def prolong_leases(self, seconds: float, now: Now) -> None:
-        """For a caller that did not run for so long, and heard no renewals."""
+        """For a caller that did not run for so long, and heard no renewals (of deliveries too)."""
         self._parts.leases.prolong(seconds, now)
+        self._deliveries.prolong(seconds)
 
     def leave(self, gateway: str, gateway_epoch: int, now: Now) -> Pending[None]:
         self._core.at(now)

@@ -473,6 +473,14 @@ class Deliveries:
             self._return(group, sorted(positions), counts=True)
         return self._deadlines[0][0] if self._deadlines else None
 
+    def prolong(self, seconds: float) -> None:
+        """This store heard nobody for so long: what gateways renew for their clients stays."""
+        for index, (deadline, number, group, batch) in enumerate(self._deadlines):
+            if batch.taker:
+                batch.deadline = deadline + seconds
+                self._deadlines[index] = (batch.deadline, number, group, batch)
+        heapify(self._deadlines)
+
     def rearm(self, now: Now) -> None:
         """After a restart: durations run anew, in full; lost streams get time to come back."""
         for group in self._table:

@@ -139,6 +139,21 @@ def test_a_client_asks_for_what_it_holds(store: Driver) -> None:
     assert adopt() == []
 
 
+def test_a_store_that_did_not_run_ends_nobodys_time(store: Driver) -> None:
+    """What a client holds is renewed by its gateway: the store heard no renewal while it stood."""
+    group = store.open("rmq/g/t", [READ_T])
+    store.send(b"held", b"popped")
+    store.take(group, 1, invisible_ms=60_000, taker="c1")
+    store.take(group, 1, invisible_ms=60_000)
+    store.now = store.now._replace(monotonic=store.now.monotonic + 61)
+    store.engine.prolong_leases(58.0, store.now)
+    store.engine.tick(store.now)
+    assert store.bodies(store.take(group, 2, invisible_ms=60_000)) == [b"popped"]
+    store.now = store.now._replace(monotonic=store.now.monotonic + 58)
+    store.engine.tick(store.now)
+    assert store.bodies(store.take(group, 2, invisible_ms=60_000)) == [b"held"]
+
+
 def test_a_renewal_leaves_the_handle_good(store: Driver) -> None:
     """Also over a restart of the store, whose epoch is another then."""
     group = store.open("rmq/g/t", [READ_T])

@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -21,7 +22,7 @@ import tidegate.Endings;
  * Many mqadmin commands in one JVM, with a producer and consumers beside them.
  *
  * Each line of stdin is one command, its words separated by tabs; its output ends with a line
- * "=== done". "client send|trace|consume|stop|commands …" drives the clients, all else is mqadmin's.
+ * "=== done". "client send|brokers|trace|consume|stop|commands …" drives the clients, all else is mqadmin's.
  */
 public final class AdminShell {
     static final String DONE = "=== done";
@@ -88,6 +89,18 @@ public final class AdminShell {
                     words[3].getBytes(StandardCharsets.UTF_8)));
                 tracing.shutdown(); // sends the traces that wait
                 return traced.getMsgId();
+            case "brokers": // name server, topic, count: where a new producer's messages go
+                DefaultMQProducer fresh = new DefaultMQProducer("shell-fresh");
+                fresh.setNamesrvAddr(words[2]);
+                fresh.setInstanceName("fresh" + System.nanoTime());
+                fresh.start();
+                TreeSet<String> brokers = new TreeSet<>();
+                for (int i = 0; i < Integer.parseInt(words[4]); i++) {
+                    SendResult stored = fresh.send(new Message(words[3], new byte[] {'x'}));
+                    brokers.add(stored.getMessageQueue().getBrokerName());
+                }
+                fresh.shutdown();
+                return String.join(" ", brokers);
             case "commands": // names of all sub commands
                 return commands();
             case "consume": // group, topic, expression
