@@ -276,8 +276,7 @@ def any_ports() -> list[str]:
 
 def environment() -> dict[str, str]:
     """This process's; daemons keep their bytecode, as installed ones do."""
-    variables = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
-    return variables | {"PYTHONPYCACHEPREFIX": str(Path(__file__).parents[2] / "build" / "pycache")}
+    return {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
 
 
 def _sets(*settings: str) -> Iterator[str]:
