@@ -236,7 +236,7 @@ class FrameSender:
             bodies = bodies_of(messages)
         if count < len(ids):
             bodies, ids = bodies[start:stop], ids[start:stop]
-        rows = bodies if isinstance(bodies, Rows) else Rows.of(bodies)
+        rows = bodies if type(bodies) is Rows else Rows.of(bodies)
         records = None
         if rows is not None:
             records = plain_rows(copy.template, rows, ids, copy.queue_id, wall_ms)
@@ -245,7 +245,7 @@ class FrameSender:
             items.append(_plain_item(copy, set_index, size, is_empty=False) * count)
             pieces.append(records)
             return len(records)
-        if isinstance(bodies, Rows):
+        if type(bodies) is Rows:
             bodies = bodies.to_list()
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
         packed: dict[int, bytes] = {}  # one for each size: all else is the same

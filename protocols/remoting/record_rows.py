@@ -41,7 +41,7 @@ def plain_rows(
 
 
 def _fill_ids(columns: Matrix, message_ids: Sequence[bytes]) -> None:
-    if isinstance(message_ids, IdRun):
+    if type(message_ids) is IdRun:  # compiled, it shares what `isinstance` remembers of lists
         prefix = message_ids.prefix
         columns[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
         message_ids.fill(columns[:, len(prefix) :])
