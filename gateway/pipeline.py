@@ -70,6 +70,8 @@ OVER_BUDGET_MS: Final = 60_000
 
 CATCH_ALL_QUEUES: Final = 4
 
+WITHDRAWN: Final = "its publisher is gone"
+
 LANES_SWEPT_MIN: Final = 4096
 """Idle lanes are kept until there are so many lanes, or twice as many as were busy then: a device
 that publishes one message at a time needs its lane every time."""
@@ -155,6 +157,17 @@ class GatewayPipeline:
         self.post(call, messages, done)
         results = await future
         return [results[index] for index in range(len(results))]
+
+    def withdraw(self, call: Call) -> None:
+        lane = self._lanes.get(call)
+        if lane is None or not lane.batches:
+            return
+        for batch in lane.batches:
+            batch.is_withdrawn = True
+        for cluster in self._clusters.values():
+            for link in cluster.links.values():
+                for run in link.take_withdrawn():
+                    run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
 
     def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
         self._onces.release(key, done)
@@ -419,6 +432,8 @@ class GatewayPipeline:
         batch.is_resend = False
         try:
             batch.messages = await self.resends.located(batch.call, batch.messages)
+            if batch.is_withdrawn:  # it may have been sent, stored and released elsewhere
+                raise Refused(Code.HA_NOT_AVAILABLE, batch.call.client_id, WITHDRAWN)
         except Refused as error:
             total = len(batch.ids)
             batch.remaining += total

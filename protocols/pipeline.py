@@ -45,6 +45,13 @@ class Pipeline(Protocol):
         """``post`` for those who can wait."""
         ...
 
+    def withdraw(self, call: Call) -> None:
+        """
+        The publisher is gone: what it posted under once-keys and is on no way to a store yet is
+        not stored. It sends that again elsewhere, and may have ended the exchange by then.
+        """
+        ...
+
     def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
         """
         The exchange of a once-key is over; it may name another message afterwards.

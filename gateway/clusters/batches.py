@@ -162,6 +162,7 @@ class Batch:
         "is_admitted",
         "is_plain",
         "is_resend",
+        "is_withdrawn",
         "lane",
         "messages",
         "next_index",
@@ -198,6 +199,9 @@ class Batch:
 
         self.is_resend = False
         """Stores are to be asked for it before it goes anywhere."""
+
+        self.is_withdrawn = False
+        """Its publisher is gone: what has a once-key comes again from elsewhere."""
 
         self.remaining = 1
         """Copies still without an answer, and 1 until all of it is on its way."""

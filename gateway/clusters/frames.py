@@ -145,6 +145,20 @@ class FrameSender:
             self._count(run, -1)
         return taken
 
+    def take_withdrawn(self) -> list[Run]:
+        """Remove what is in no frame yet and has a once-key, of publishers that are gone."""
+        taken: list[Run] = []
+        kept: deque[Run] = deque()
+        for run in self._pending:
+            batch = run.batch
+            is_gone = batch.is_withdrawn and bool(batch.messages[run.start].once_key)
+            (taken if is_gone else kept).append(run)
+        if taken:
+            self._pending = kept
+            for run in taken:
+                self._count(run, -1)
+        return taken
+
     def _count(self, run: Run, sign: int) -> None:
         batch, count = run.batch, run.stop - run.start
         size_bytes, of_count = batch.size_bytes, len(batch.ids)

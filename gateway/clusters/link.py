@@ -107,6 +107,10 @@ class StoreLink(Protocol):
         """Remove what is in no written frame, to route it again."""
         ...
 
+    def take_withdrawn(self) -> list[Run]:
+        """Remove what is in no written frame and was withdrawn (``Batch.is_withdrawn``)."""
+        ...
+
     async def release_once(self, keys: Sequence[bytes]) -> None:
         """These once-keys may name other messages; durable when this returns. Raises Refused."""
         ...

@@ -221,6 +221,9 @@ class TidegateLink:
     def take_pending(self, *, everything: bool = False) -> list[Run]:
         return self._frames.take_pending(everything=everything)
 
+    def take_withdrawn(self) -> list[Run]:
+        return self._frames.take_withdrawn()
+
     def flush(self) -> None:
         """Write what there is: one frame of each kind."""
         self._is_flush_due = False

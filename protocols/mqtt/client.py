@@ -429,6 +429,8 @@ class Client:
         """Begin to let the session go, once."""
         if not self._is_leaving and self.opened is not None:
             self._is_leaving = True
+            if self._inbound is not None and self.opened.is_kept:
+                self.front.services.pipeline.withdraw(self.opened.call)
             self.front.leaving.start(self._let_go(self.opened), name="leave")
 
     async def _let_go(self, opened: Opened) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import resends
 from gateway.clusters import routes, tidegate
 from gateway.clusters.link import LinkState
 from gateway.clusters.selector import rendezvous
@@ -156,3 +157,37 @@ def _client_of(core: Core, broker: str, *others: str) -> str:
     """A client id whose QoS 2 publishes go to *broker*, were there these stores."""
     names = sorted({broker, *others, *core.cluster.links})
     return next(key for key in map(str, range(100)) if rendezvous(key, names) == broker)
+
+
+async def test_what_a_publisher_that_left_had_waiting_is_not_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends it again elsewhere; once that is released, the late one would be a second."""
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(resends, "LOST_S_MAX", PATIENCE_S)
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    head = Head(subject="t", qos=2, order_key="c")
+    message, caller = Message(head, b"1", once_key=KEY), call()
+    (first,) = await core.pipeline.send(caller, [Message(head, b"0")])
+    assert first.code == Code.OK
+    await stores.stop_store("a")
+    (link,) = core.cluster.links.values()
+    await until(lambda: link.state is LinkState.LOST)
+    waiting = [
+        asyncio.ensure_future(core.pipeline.send(caller, [one]))
+        for one in (message, message._replace(once_key=b""), message._replace(is_resend=True))
+    ]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    core.pipeline.withdraw(caller)
+    await stores.start_store("a")
+    (gone,), (plain,), (late,) = await asyncio.gather(*waiting)
+    assert (gone.code, plain.code, late.code) == (
+        Code.HA_NOT_AVAILABLE,
+        Code.OK,
+        Code.HA_NOT_AVAILABLE,
+    )
+    await core.stop()
+    await stores.stop()

@@ -67,6 +67,9 @@ class FakePipeline:
         self._broker.wake()
         return results
 
+    def withdraw(self, call: Call) -> None:
+        """Nothing waits here."""
+
     def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
         is_good = not (self._broker.is_down or self._services.is_cut_off)
         if is_good:

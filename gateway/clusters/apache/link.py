@@ -495,6 +495,9 @@ class ApacheLink:
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 
+    def take_withdrawn(self) -> list[Run]:
+        return []  # without once-keys nothing is
+
     async def release_once(self, keys: Sequence[bytes]) -> None:
         """Apache has no once-keys."""
 
