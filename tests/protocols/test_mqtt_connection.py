@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.mqtt.connection import (
@@ -103,6 +103,32 @@ def run_in_pieces(wire: bytes, cuts: list[int]) -> tuple[list[object], bytes]:
 def test_chunking_is_invisible(cuts: list[int]) -> None:
     """However TCP cuts the same bytes, the same events come out, faults included."""
     assert run_in_pieces(STREAM, cuts) == run_in_pieces(STREAM, [])
+
+
+LIKE = b"".join(
+    [
+        *[wire_of(Publish("t/one", b"%04d" % at, 1, packet_id=1 + at), version=V311)
+          for at in range(150)],
+        wire_of(Publish("t/one", b"longer", 1, packet_id=999), version=V311),
+        *[wire_of(Publish("t/two", b"%04d" % at, 0), version=V311) for at in range(150)],
+        wire_of(Pingreq(), Publish("t/two", b"", 0), version=V311),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(cuts=st.lists(st.integers(0, len(LIKE)), max_size=4))
+def test_like_publishes_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
+    """As rows, in runs and one by one."""
+    start = wire_of(Connect(V311, "c"), version=V311)
+    flat, sent = run_in_pieces(start + LIKE, [len(start), *[len(start) + cut for cut in cuts]])
+    assert [item for item in flat if isinstance(item, tuple)][1:] == [
+        *[("t/one", b"%04d" % at, (1 + at).to_bytes(2, "big")) for at in range(150)],
+        ("t/one", b"longer", (999).to_bytes(2, "big")),
+        *[("t/two", b"%04d" % at, b"") for at in range(150)],
+        ("t/two", b"", b""),
+    ]
+    assert sent.endswith(b"\xd0\0")
 
 
 def test_one_byte_at_a_time() -> None:
