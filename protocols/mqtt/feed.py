@@ -6,18 +6,30 @@ Keeps the credit, gathers the acks and marks of a tick, and holds back what came
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from protocols.canonical import Delivery, ReceiptHandle
 from protocols.delivery_runs import DeliveryRun
 from protocols.errors import Code
-from protocols.mqtt.session import Flight, Stage, Subscriptions
+from protocols.mqtt.session import Flight, Stage, Subscriptions, Window
 from protocols.pipeline import DeliveryStream
 
-if TYPE_CHECKING:
-    from protocols.mqtt.outbox import Outbox
-
 Marks = list[tuple[ReceiptHandle, int, int]]
+
+
+class Owner(Protocol):
+    """The outbox, as far as a stream needs it."""
+
+    window: Window
+
+    def deliver(self, feed: "Feed", deliveries: Sequence[Delivery]) -> None: ...
+
+    def resend(self, feed: "Feed", deliveries: Sequence[Delivery]) -> None: ...
+
+    def settle_soon(self, feed: "Feed") -> None: ...
+
+    @property
+    def is_peer_slow(self) -> Callable[[], bool]: ...
 
 
 class Feed:
@@ -25,7 +37,7 @@ class Feed:
 
     def __init__(
         self,
-        outbox: "Outbox",
+        outbox: Owner,
         subscriptions: Subscriptions,
         *,
         credit: int,

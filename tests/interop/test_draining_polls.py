@@ -68,10 +68,10 @@ async def poll_http(up: Daemon) -> object:
 
 
 async def poll_remoting(client: RemotingClient) -> int:
-    """PULL at the end of a queue, that may wait."""
+    """PULL at the end of a queue, that may wait and brings its filter."""
     fields = {
         **{"consumerGroup": "puller", "topic": TOPIC, "queueId": "0", "queueOffset": "0"},
-        **{"maxMsgNums": "8", "sysFlag": "2", "commitOffset": "0", "subVersion": "0"},
+        **{"maxMsgNums": "8", "sysFlag": "6", "commitOffset": "0", "subVersion": "0"},
         **{"suspendTimeoutMillis": str(POLL_S * 1000), "subscription": "*"},
     }
     answer = await client.request(RemotingCommand(RequestCode.PULL_MESSAGE, fields), PATIENCE_S)

@@ -1,19 +1,17 @@
 """Between a stream and the outbox: what an earlier connection left, and marks that were lost."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
 from protocols.mqtt.feed import Feed
-from protocols.mqtt.outbox import Outbox
-from protocols.mqtt.session import Flight, Stage, Subscriptions
+from protocols.mqtt.session import Flight, Stage, Subscriptions, Window
 
 
 class Out:
     """Stands for the outbox."""
 
     def __init__(self) -> None:
-        self.window = SimpleNamespace(flights=dict[int, Flight]())
+        self.window = Window(10, next_id=1)
         self.calls: list[tuple[str, list[int]]] = []
         self.marks: list[tuple[int, int, int]] = []
 
@@ -51,7 +49,7 @@ def delivery(position: int, packet_id: int) -> Delivery:
 def started() -> tuple[Out, Feed]:
     out = Out()
     feed = Feed(
-        cast(Outbox, out),
+        out,
         Subscriptions([]),
         credit=10,
         is_auto_ack=False,
@@ -73,12 +71,14 @@ def test_what_comes_late_with_a_packet_id_is_sent_again_under_it() -> None:
 
 def test_lost_marks_are_written_again_for_what_the_client_has() -> None:
     out, feed = started()
-    out.window.flights = {
-        7: Flight(feed, handle(1), 1, Stage.SENT),
-        8: Flight(feed, handle(2), 2, Stage.SENT),
-        9: Flight(feed, handle(3), 2, Stage.RECEIVED),
-        10: Flight(feed, handle(4), 2, Stage.WAITING),
-        11: Flight(feed, handle(5), 1, Stage.SENT),
-    }
+    out.window.flights.update(
+        {
+            7: Flight(feed, handle(1), 1, Stage.SENT),
+            8: Flight(feed, handle(2), 2, Stage.SENT),
+            9: Flight(feed, handle(3), 2, Stage.RECEIVED),
+            10: Flight(feed, handle(4), 2, Stage.WAITING),
+            11: Flight(feed, handle(5), 1, Stage.SENT),
+        }
+    )
     out.unmarked([handle(position) for position in (1, 2, 3, 4)])
     assert out.marks == [(1, 7, Stage.SENT), (2, 8, Stage.SENT_QOS2), (3, 9, Stage.RECEIVED)]
