@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from gateway.autotopics import AutoTopics
-from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes
+from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes, body_sizes
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decided import Decision
@@ -347,7 +347,7 @@ class GatewayPipeline:
             batch.is_admitted = False
             return stop
         buckets, count, now = decision.buckets, stop - start, clock.monotonic()
-        sizes = [len(batch.messages[index].body) for index in range(start, stop)]
+        sizes = body_sizes(batch.messages, start, stop)
         verdict = take(buckets, count, sum(sizes), now)
         if verdict.refused_by:
             hint = f"throttle {verdict.refused_by}; retry in {verdict.retry_s:.1f} s"

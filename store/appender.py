@@ -232,10 +232,10 @@ def _place_runs(draft: Draft, positions: Sequence[int]) -> tuple[list[int], list
         plan = draft.plans[set_index]
         part = positions[first : first + count]
         if plan.queue is not None:
-            offsets += _take_places(plan.queue, part)
+            offsets += take_places(plan.queue, part)
         else:
             offsets += [-1] * count
-        lights = [_take_places(light, part) for light in plan.lights]
+        lights = [take_places(light, part) for light in plan.lights]
         runs.append(Run(plan, first, first + count, lights))
         first += count
     return offsets, runs
@@ -263,14 +263,6 @@ def _place_each(draft: Draft, positions: Sequence[int]) -> tuple[list[int], list
         else:
             places.append(place_in(plan.lights, at) if plan.pair_count else ())
     return offsets, places
-
-
-def _take_places(queue: Queue, positions: Sequence[int]) -> range:
-    """The offsets that *positions* get in *queue*."""
-    start = queue.next
-    queue.next += len(positions)
-    queue.entries.extend(positions)
-    return range(start, queue.next)
 
 
 def _patch(
@@ -348,6 +340,14 @@ def _mixed_entries(
         )
         for plan, flag, length, crc, tag, order, offset, pairs in columns
     ]  # fmt: skip
+
+
+def take_places(queue: Queue, positions: Sequence[int]) -> range:
+    """The offsets that *positions* get in *queue*."""
+    start = queue.next
+    queue.next += len(positions)
+    queue.entries.extend(positions)
+    return range(start, queue.next)
 
 
 def place_in(lights: Sequence[Queue], position: int) -> list[int]:

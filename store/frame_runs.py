@@ -10,11 +10,10 @@ from array import array
 from collections.abc import Sequence
 
 from protocols.remoting.matrix import Matrix, np
-from protocols.remoting.sending import SendFrame
-from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan, touched_by
+from protocols.remoting.sending import ItemRun, SendFrame
+from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan, take_places, touched_by
 from store.bulk import checksums, entry_type, patch
 from store.core import Core
-from store.index.queues import Queue
 
 
 def append_runs(
@@ -28,12 +27,11 @@ def append_runs(
     runs, count, entries = frame.runs, frame.item_count, core.entries
     assert runs is not None
     size = runs[0].length
-    records = bytearray(frame.records) if frame.records.readonly else frame.records
     used = [plans[run.set_index] for run in runs]
     table_bytes = sum(
         [(run.stop - run.first) * plan.size for run, plan in zip(runs, used, strict=True)]
     )
-    block = OpenBlock(core, records, table_bytes)
+    block = OpenBlock(core, frame.own_records, table_bytes)
     starts = np.arange(block.start, block.start + count * size, size)
     positions = starts + block.records_at
     numbers = array("Q", positions.tobytes())
@@ -44,30 +42,14 @@ def append_runs(
         first, stop = run.first, run.stop
         part = numbers[first:stop]
         flags = set_flags[run.set_index] | (run.flags & ITEM_BITS)
-        start = 0
+        table = _table_of(run, plan, flags, part)
         if plan.queue is not None:
-            start = _enter(plan.queue, part)
-            stored[first:stop] = np.arange(start, start + stop - first)
-        places = [_enter(light, part) for light in plan.lights]
-        pairs = [
-            value
-            for light, place in zip(plan.lights, places, strict=True)
-            for value in (light.number, place)
-        ]
-        row = plan.pack(
-            plan.size, MESSAGE, 0, flags, plan.pair_count, size, 0, 0,
-            run.order_hash, plan.number, 0, *pairs,
-        )  # fmt: skip
-        kind = entry_type(plan.pair_count)
-        table = np.frombuffer(bytearray(row * (stop - first)), kind)
-        for at, place in enumerate(places):
-            table["pair"]["offset"][:, at] = np.arange(place, place + stop - first)
-        tables.append(table)
-        entries.orders.extend(array("Q", (run.order_hash,)) * (stop - first))
-        entries.flags.extend(array("H", (flags,)) * (stop - first))
-        if plan.queue is not None:
-            table["offset"] = stored[first:stop]
+            taken = take_places(plan.queue, part)
+            table["offset"] = stored[first:stop] = np.arange(taken.start, taken.stop)
             offsets[first:stop] = array("q", stored[first:stop].tobytes())
+        tables.append(table)
+        entries.orders.extend(array("Q", (run.order_hash,)) * len(part))
+        entries.flags.extend(array("H", (flags,)) * len(part))
     patch(block.body, starts, size, positions, stored, core.log.wall_ms)
     crcs = checksums(block.body, starts, starts, size, positions, block.nonce)
     for run, table in zip(runs, tables, strict=True):
@@ -83,9 +65,19 @@ def append_runs(
     return numbers, offsets
 
 
-def _enter(queue: Queue, positions: "array[int]") -> int:
-    """The offset that the first of *positions* gets in *queue*."""
-    start = queue.next
-    queue.next = start + len(positions)
-    queue.entries.extend(positions)
-    return start
+def _table_of(run: ItemRun, plan: Plan, flags: int, positions: "array[int]") -> Matrix:
+    """The entry table of a run, entered in its light queues; what it shares is packed once."""
+    places = [take_places(light, positions) for light in plan.lights]
+    pairs = [
+        value
+        for light, taken in zip(plan.lights, places, strict=True)
+        for value in (light.number, taken.start)
+    ]
+    row = plan.pack(
+        plan.size, MESSAGE, 0, flags, plan.pair_count, run.length, 0, 0,
+        run.order_hash, plan.number, 0, *pairs,
+    )  # fmt: skip
+    table = np.frombuffer(bytearray(row * len(positions)), entry_type(plan.pair_count))
+    for at, taken in enumerate(places):
+        table["pair"]["offset"][:, at] = np.arange(taken.start, taken.stop)
+    return table

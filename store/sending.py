@@ -267,7 +267,7 @@ class Sender:
         block_at = self._core.log.end
         positions, offsets = bulk.append(
             self._core,
-            bytearray(frame.records) if frame.records.readonly else frame.records,
+            frame.own_records,
             gateway=gateway.number,
             gateway_epoch=frame.gateway_epoch,
             frame=frame.frame,

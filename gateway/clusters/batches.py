@@ -52,6 +52,14 @@ def body_bytes(messages: Sequence[Message]) -> int:
     return len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
 
 
+def body_sizes(messages: Sequence[Message], start: int, stop: int) -> list[int]:
+    """Bytes of the body of each message from *start* to before *stop*."""
+    rows = rows_of(messages)
+    if rows is not None:
+        return [rows.size] * (stop - start)
+    return list(map(len, bodies_of(messages)[start:stop]))
+
+
 def bodies_of(messages: Sequence[Message]) -> list[bytes]:
     """By C code rather than by Python's, which is what a frame of a thousand is made of."""
     return messages.bodies if type(messages) is MessageRun else list(map(_body_of, messages))

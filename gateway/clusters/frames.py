@@ -136,27 +136,22 @@ class FrameSender:
         Messages with copies elsewhere stay, unless *everything*: their other copies may be
         written already.
         """
-        taken: list[Run] = []
-        kept: deque[Run] = deque()
-        for run in self._pending:
-            (taken if everything or run.copy.is_only else kept).append(run)
-        self._pending = kept
-        for run in taken:
-            self._count(run, -1)
-        return taken
+        return self._take(lambda run: everything or run.copy.is_only)
 
     def take_withdrawn(self) -> list[Run]:
         """Remove what is in no frame yet and has a once-key, of publishers that are gone."""
+        return self._take(
+            lambda run: run.batch.is_withdrawn and bool(run.batch.messages[run.start].once_key)
+        )
+
+    def _take(self, is_wanted: Callable[[Run], bool]) -> list[Run]:
         taken: list[Run] = []
         kept: deque[Run] = deque()
         for run in self._pending:
-            batch = run.batch
-            is_gone = batch.is_withdrawn and bool(batch.messages[run.start].once_key)
-            (taken if is_gone else kept).append(run)
-        if taken:
-            self._pending = kept
-            for run in taken:
-                self._count(run, -1)
+            (taken if is_wanted(run) else kept).append(run)
+        self._pending = kept
+        for run in taken:
+            self._count(run, -1)
         return taken
 
     def _count(self, run: Run, sign: int) -> None:
@@ -245,22 +240,19 @@ class FrameSender:
             size = copy.template.add(pieces, body, ids[start], copy.queue_id, wall_ms)
             items.append(_plain_item(copy, set_index, size, is_empty=not body))
             return size
-        bodies: Sequence[bytes] | None = rows_of(messages)
-        if bodies is None:
-            bodies = bodies_of(messages)
         if count < len(ids):
-            bodies, ids = bodies[start:stop], ids[start:stop]
-        rows = bodies if type(bodies) is Rows else Rows.of(bodies)
-        records = None
+            messages, ids = messages[start:stop], ids[start:stop]
+        bodies: Sequence[bytes] = ()
+        rows = rows_of(messages)
+        if rows is None:
+            bodies = bodies_of(messages)
+            rows = Rows.of(bodies)
         if rows is not None:
             records = plain_rows(copy.template, rows, ids, copy.queue_id, wall_ms)
-        if records is not None:
             size = len(records) // count
             items.append(_plain_item(copy, set_index, size, is_empty=False) * count)
             pieces.append(records)
             return len(records)
-        if type(bodies) is Rows:
-            bodies = bodies.to_list()
         sizes = copy.template.add_plain(pieces, bodies, ids, copy.queue_id, wall_ms)
         packed: dict[int, bytes] = {}  # one for each size: all else is the same
         for size, body in zip(sizes, bodies, strict=True):

@@ -9,7 +9,7 @@ from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.message_ids import IdRun
 from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK, RecordTemplate
-from protocols.rows import ROWS_MIN, Rows
+from protocols.rows import Rows
 
 
 def plain_rows(
@@ -18,15 +18,13 @@ def plain_rows(
     message_ids: Sequence[bytes],
     queue_id: int,
     born_ms: int,
-) -> memoryview | None:
+) -> memoryview:
     """
-    The records back to back, all of one size; None: they are too few for it to pay.
+    The records back to back, all of one size.
 
     *message_ids* have ``RecordTemplate.ID_BYTES`` each.
     """
     count, body_size = len(bodies), bodies.size
-    if count < ROWS_MIN:
-        return None
     pattern, body_at, id_at = template.pattern(body_size, queue_id, born_ms)
     behind, id_end = body_at + body_size, id_at + template.ID_BYTES
     first = np.frombuffer(pattern, np.uint8)

@@ -124,7 +124,7 @@ class SendFrame:
 
         self.sets = sets
         self.records = records
-        """All records back to back; the store copies them once."""
+        """All records back to back."""
 
         self._table = table
         self._columns: SendColumns | None = None
@@ -154,6 +154,11 @@ class SendFrame:
     @property
     def item_count(self) -> int:
         return len(self._table) // ITEM.size
+
+    @property
+    def own_records(self) -> bytearray | memoryview:
+        """The records for the store to patch: in place, or in its one copy of what must not be."""
+        return bytearray(self.records) if self.records.readonly else self.records
 
     @property
     def length_min(self) -> int:

@@ -38,7 +38,6 @@ def test_rows_are_what_pieces_are(
     bodies_as_rows = Rows.of(bodies)
     assert bodies_as_rows is not None
     rows = plain_rows(template, bodies_as_rows, ids, queue_id, born_ms)
-    assert rows is not None
     assert rows == b"".join(pieces)
     assert sizes == [len(rows) // count] * count
 
