@@ -416,21 +416,24 @@ async def test_back_pressure(world: World) -> None:
     assert not world.core.pipeline.is_congested(sender)
 
 
+def throttled(entry: dict[str, str]) -> Policy:
+    """What a configuration with this one throttle makes."""
+    document = {
+        "clusters": {"default": {"namesrv": ["127.0.0.1:9876"]}},
+        "routes": [{"name": "default", "to": [{"cluster": "default"}]}],
+        "throttle": [entry],
+    }
+    return Policy.from_config(GatewayConfig.model_validate(document))
+
+
 @pytest.mark.parametrize(("protocol", "stored"), [("mqtt", 3), ("remoting", 0)])
 async def test_of_too_many_at_once_the_first_may_go(
     world: World, protocol: str, stored: int
 ) -> None:
     """What came in one read is many publishes; a producer's own batch is one."""
     entry = {"name": "few", "per": "client", "publish": "24/h", "burst": "600s"}
-    config = GatewayConfig.model_validate(
-        {
-            "clusters": {"default": {"namesrv": ["127.0.0.1:9876"]}},
-            "routes": [{"name": "default", "to": [{"cluster": "default"}]}],
-            "throttle": [entry],
-        }
-    )
     pipeline = world.core.pipeline
-    pipeline.use(Policy.from_config(config))
+    pipeline.use(throttled(entry))
     sender = replace(call("few"), protocol=protocol)
     first = await pipeline.send(sender, messages("t", b"x"))
     assert first[0].code == Code.OK
@@ -442,15 +445,8 @@ async def test_of_too_many_at_once_the_first_may_go(
 async def test_a_held_call_is_congested_until_its_messages_went(world: World) -> None:
     """``over: wait``: nothing is refused, its client is not read meanwhile, others are."""
     entry = {"name": "slow", "per": "client", "publish": "20/s", "burst": "50ms", "over": "wait"}
-    config = GatewayConfig.model_validate(
-        {
-            "clusters": {"default": {"namesrv": ["127.0.0.1:9876"]}},
-            "routes": [{"name": "default", "to": [{"cluster": "default"}]}],
-            "throttle": [entry],
-        }
-    )
     pipeline = world.core.pipeline
-    pipeline.use(Policy.from_config(config))
+    pipeline.use(throttled(entry))
     slow, other = call("slow"), call("other")
     loop = asyncio.get_running_loop()
     start, resumed = loop.time(), asyncio.Event()

@@ -20,24 +20,13 @@ from pathlib import Path
 
 from tests.support import java_cases
 from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.apache_rocketmq.front import gateway_before
 from tests.support.java_cases import Result
 from tests.support.processes import HURRIED, Daemons
 
 Report = Callable[[Result], object]
 Choice = tuple[str, ...]
 """``-name`` leaves out what begins so, ``+name`` leaves only what does."""
-
-
-BEFORE = """\
-version: 1
-directory: {{cluster: beside, store: broker-d}}
-clusters:
-  apache: {{namesrv: ["{apache}"], broker_cluster: DefaultCluster}}
-  beside: {{namesrv: ["{beside}"]}}
-routes:
-  - name: default
-    to: [{{cluster: apache}}]
-"""
 
 
 def ours(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
@@ -86,13 +75,7 @@ def before(version: str, folder: Path, report: Report, choice: Choice = ()) -> l
         ApacheCluster(folder / "apache", flush="SYNC_FLUSH", extra=extra) as cluster,
         Daemons(folder) as daemons,
     ):
-        namesrv = daemons.namesrv()
-        daemons.store(namesrv, "store.cluster=beside", name="broker-d")
-        config = folder / "gateway.yaml"
-        config.write_text(
-            BEFORE.format(apache=cluster.namesrv, beside=namesrv.addresses["namesrv"])
-        )
-        front = daemons.gateway("", arguments=("-c", str(config)))
+        front = gateway_before(cluster, daemons)
         return java_cases.run(
             version,
             front.addresses["remoting"],

@@ -17,23 +17,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.demo.cluster import create_topic
 from tests.support import apache_rocketmq
 from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.apache_rocketmq.front import gateway_before
 from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons
 from tests.support.rocketmq_python import run_grpc_client
 
 pytestmark = [pytest.mark.client, pytest.mark.java, pytest.mark.timeout(240)]
-
-CONFIG = """\
-version: 1
-directory: {{cluster: beside, store: broker-d}}
-clusters:
-  apache: {{namesrv: ["{apache}"], broker_cluster: DefaultCluster}}
-  beside: {{namesrv: ["{beside}"]}}
-routes:
-  - name: default
-    to: [{{cluster: apache}}]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +39,7 @@ def gateway(apache: ApacheCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     for topic in ("plants", "meters"):
         create_topic(apache.broker, topic)
     with Daemons(folder) as daemons:
-        namesrv = daemons.namesrv()
-        daemons.store(namesrv, "store.cluster=beside", name="broker-d")
-        config = folder / "gateway.yaml"
-        config.write_text(CONFIG.format(apache=apache.namesrv, beside=namesrv.addresses["namesrv"]))
-        yield daemons.gateway("", arguments=("-c", str(config)))
+        yield gateway_before(apache, daemons)
 
 
 def publish(port: int, topic: str, bodies: list[bytes]) -> None:

@@ -1,7 +1,6 @@
 """The AMQP front with aio-pika as judge, over Services in memory: publishes, and the door."""
 
 import asyncio
-import contextlib
 
 import aio_pika
 import aiormq
@@ -327,9 +326,8 @@ async def test_virtual_hosts_are_apart() -> None:
     adapter = AmqpAdapter.from_config(
         "amqp", {"bind": "127.0.0.1:0", "vhosts": ["/", "acme"], "heartbeat_s": 5}
     )
-    task = asyncio.create_task(adapter.serve(services))
-    _, port = await services.address("amqp")
     async with (
+        services.serving(adapter, "amqp") as (_, port),
         await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/") as one,
         await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/acme") as two,
     ):
@@ -341,9 +339,6 @@ async def test_virtual_hosts_are_apart() -> None:
         await (await channels[1].get_exchange("amq.topic")).publish(Message(b"acme"), "k")
         assert await got(queues[0]) == [b"root"]
         assert await got(queues[1]) == [b"acme"]
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
 
 
 async def test_shutdown_tells_the_clients(gateway: Gateway) -> None:

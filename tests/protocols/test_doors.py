@@ -41,13 +41,8 @@ class Site:
 @asynccontextmanager
 async def site(**section: object) -> AsyncIterator[Site]:
     made = Site(**section)
-    serving = asyncio.create_task(made.adapter.serve(made.services))
-    try:
-        made.address = await made.services.address("mqtts")
+    async with made.services.serving(made.adapter, "mqtts") as made.address:
         yield made
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
 
 
 def client_context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:

@@ -30,11 +30,8 @@ def services() -> FakeServices:
 async def address(services: FakeServices) -> AsyncIterator[str]:
     section = {"protocol": "grpc", "bind": "127.0.0.1:0", "handshake_s_max": 1.0}
     adapter = GrpcAdapter.from_config("grpc", section)
-    serving = asyncio.ensure_future(adapter.serve(services))
-    host, port = await services.address("grpc")
-    yield f"{host}:{port}"
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with services.serving(adapter, "grpc") as (host, port):
+        yield f"{host}:{port}"
 
 
 def unary(channel: grpc.aio.Channel, name: str, response: type) -> grpc.aio.UnaryUnaryMultiCallable:
@@ -158,17 +155,16 @@ async def test_tls_listener(services: FakeServices, tmp_path: Path) -> None:
         capture_output=True,
     )
     section = {"bind": "127.0.0.1:0", "tls": {"cert": str(cert), "key": str(key)}}
-    serving = asyncio.ensure_future(GrpcAdapter.from_config("tls", section).serve(services))
-    _, port = await services.address("tls")
     credentials = grpc.ssl_channel_credentials(cert.read_bytes())
-    async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+    async with (
+        services.serving(GrpcAdapter.from_config("tls", section), "tls") as (_, port),
+        grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel,
+    ):
         route = unary(channel, "QueryRoute", pb.QueryRouteResponse)
         answer = await route(
             pb.QueryRouteRequest(topic=TOPIC), metadata=METADATA, timeout=PATIENCE_S
         )
         assert answer.status.code == Code.OK
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
     broken = {"bind": "127.0.0.1:0", "tls": {"cert": str(cert), "key": str(tmp_path / "none")}}
     with pytest.raises(ConfigError, match="none"):
         await GrpcAdapter.from_config("tls", broken).serve(services)

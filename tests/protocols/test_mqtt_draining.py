@@ -1,14 +1,11 @@
 """A gateway that drains, as its MQTT clients see it."""
 
-import asyncio
-
 import pytest
 
-from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.packets import V5, V311, Connect, Disconnect, PacketProperties, Reason, Will
 from protocols.mqtt.properties import Property
-from tests.support.fake_services import FakeServices
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway
 
 SERVER_UNAVAILABLE = 3
 """CONNACK of 3.1.1, 3.2.2.3."""
@@ -20,15 +17,11 @@ async def test_clients_are_sent_to_another_gateway(elsewhere: str) -> None:
     0x9D with its address to who is there and who comes; 3.1.1 has no words for it. No will is
     published: the session goes on elsewhere.
     """
-    services = FakeServices()
-    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0"})
-    serving = asyncio.ensure_future(adapter.serve(services))
-    address = await services.address("mqtt")
     reference: PacketProperties = (
         ((int(Property.SERVER_REFERENCE), elsewhere),) if elsewhere else ()
     )
     will = Will("wills/1", b"gone")
-    try:
+    async with gateway() as (services, address):
         async with (
             MqttClient(address, Connect(V5, "new", will=will)) as new,
             MqttClient(address, Connect(V311, "old")) as old,
@@ -44,7 +37,4 @@ async def test_clients_are_sent_to_another_gateway(elsewhere: str) -> None:
             assert (late.connack.reason, late.connack.properties) == (0x9D, reference)
         async with MqttClient(address, Connect(V311, "late")) as late:
             assert late.connack.reason == SERVER_UNAVAILABLE
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
     assert not services.broker.log

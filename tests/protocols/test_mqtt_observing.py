@@ -14,8 +14,7 @@ from protocols.mqtt.packets import (
     SubscribeItem,
     Will,
 )
-from tests.protocols.test_mqtt_rights import served
-from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.fake_services import FakeBroker
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
 
@@ -31,7 +30,7 @@ def events(broker: FakeBroker) -> list[dict[str, Any]]:
 
 async def test_who_comes_and_goes_is_told() -> None:
     """As a message for MQTT and RocketMQ, with the reason; the topic is made with the first."""
-    async with served(events_topic="MQTT_EVENTS") as (services, address):
+    async with gateway(events_topic="MQTT_EVENTS") as (services, address):
         broker = services.broker
         async with MqttClient(address, Connect(V5, "watcher")) as watcher:
             await watcher.subscribe(SubscribeItem("$events/+/offline", 1))
@@ -58,7 +57,7 @@ async def test_who_comes_and_goes_is_told() -> None:
 )  # fmt: skip
 async def test_reasons_of_going(how: str, reason: str) -> None:
     async with (
-        served(events_topic="MQTT_EVENTS") as (services, address),
+        gateway(events_topic="MQTT_EVENTS") as (services, address),
         MqttClient(address, Connect(V5, "c")) as client,
     ):
         if how == "drop":
@@ -93,7 +92,7 @@ async def test_clients_of_a_dead_gateway_are_told_about() -> None:
 
 
 async def test_nothing_is_told_without_a_topic() -> None:
-    async with served() as (services, address):
+    async with gateway() as (services, address):
         async with MqttClient(address, Connect(V5, "c")):
             pass
         await asyncio.sleep(0)
@@ -102,7 +101,7 @@ async def test_nothing_is_told_without_a_topic() -> None:
 
 async def test_a_trace_sees_what_is_refused() -> None:
     """CONNECT, filter or publish, and why."""
-    async with served(retained=False) as (services, address):
+    async with gateway(retained=False) as (services, address):
         services.observer.is_tracing = True
         services.denied |= {("publish", "secret"), ("subscribe", "secret")}
         async with MqttClient(address, Connect(V5, "c")) as client:
@@ -123,7 +122,7 @@ async def test_a_trace_sees_what_is_refused() -> None:
 
 async def test_a_trace_sees_what_a_client_does() -> None:
     """Packets in and out by topic and size; nothing while nobody traces."""
-    async with served() as (services, address), MqttClient(address, Connect(V5, "c")) as client:
+    async with gateway() as (services, address), MqttClient(address, Connect(V5, "c")) as client:
         await client.publish("quiet", b"x", 1)
         assert services.observer.traced == []
         services.observer.is_tracing = True
@@ -145,17 +144,10 @@ async def test_a_trace_sees_what_a_client_does() -> None:
 
 async def test_late_deliveries_are_noted() -> None:
     """From the store to the socket; what waited for an absent client is not late."""
-    services = FakeServices()
-    services.observer.slow_ms = 0
-    from protocols.mqtt.adapter import MqttAdapter
-
-    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0"})
-    serving = asyncio.create_task(adapter.serve(services))
-    address = await services.address("mqtt")
-    async with MqttClient(address, Connect(V5, "c")) as client:
-        await client.subscribe(SubscribeItem("t", 0))
-        await client.publish("t", b"x", 0)
-        await client.publishes(1)
-    assert services.observer.slow_ones == [("c", "t")]
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with gateway() as (services, address):
+        services.observer.slow_ms = 0
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            await client.subscribe(SubscribeItem("t", 0))
+            await client.publish("t", b"x", 0)
+            await client.publishes(1)
+        assert services.observer.slow_ones == [("c", "t")]

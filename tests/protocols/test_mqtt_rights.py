@@ -1,14 +1,9 @@
 """What an MQTT client may receive, what a denied publish costs, and when credentials end."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from protocols import clock
 from protocols.canonical import Identity
-from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.packets import (
     V5,
     V311,
@@ -19,26 +14,14 @@ from protocols.mqtt.packets import (
     SubscribeItem,
 )
 from protocols.pipeline import Credentials
-from tests.support.fake_services import FakeServices
 from tests.support.mqtt_client import MqttClient
-
-
-@asynccontextmanager
-async def served(**section: object) -> AsyncIterator[tuple[FakeServices, tuple[str, int]]]:
-    services = FakeServices()
-    adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0", **section})
-    serving = asyncio.create_task(adapter.serve(services))
-    try:
-        yield services, await services.address("mqtt")
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+from tests.support.mqtt_front import gateway
 
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_what_may_not_be_received_is_not_delivered(qos: int) -> None:
     """Live and retained, under a filter that was granted; the rest comes."""
-    async with served() as (services, address):
+    async with gateway() as (services, address):
         services.checks_receive = True
         services.denied.add(("receive", "t/secret"))
         async with (
@@ -59,7 +42,7 @@ async def test_what_may_not_be_received_is_not_delivered(qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_a_denied_publish_may_cost_the_connection(version: int, qos: int) -> None:
     """With ``denied: disconnect``; a 5.0 client is told why."""
-    async with served(denied="disconnect") as (services, address):
+    async with gateway(denied="disconnect") as (services, address):
         services.denied.add(("publish", "secret"))
         async with MqttClient(address, Connect(version, "c")) as client:
             client.send(Publish("secret", b"x", qos, packet_id=1 if qos else 0))
@@ -70,7 +53,7 @@ async def test_a_denied_publish_may_cost_the_connection(version: int, qos: int) 
 
 async def test_a_connection_ends_with_its_credentials() -> None:
     """The token's expiry, not the next packet."""
-    async with served() as (services, address):
+    async with gateway() as (services, address):
 
         async def soon(credentials: Credentials) -> Identity:
             return Identity(name="dev-7", expires_at_ms=clock.wall_ms() + 300)

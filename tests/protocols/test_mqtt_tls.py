@@ -1,6 +1,5 @@
 """TLS listeners: encryption, ALPN, identity and tenant from the client's certificate."""
 
-import asyncio
 import shutil
 import ssl
 import subprocess
@@ -47,23 +46,20 @@ async def test_identity_and_tenant_come_from_the_certificate(tmp_path: Path) -> 
     adapter = MqttAdapter.from_config(
         "mqtts", {"bind": "127.0.0.1:0", "tls": tls, "tenant": "from_cert_o"}
     )
-    serving = asyncio.create_task(adapter.serve(services))
-    address = await services.address("mqtts")
     context = ssl.create_default_context(cafile=cert)
     context.set_alpn_protocols(["mqtt"])
     context.load_cert_chain(device, device_key)
-    async with MqttClient(address, Connect(V5, "c"), tls=context) as client:
-        await client.subscribe(SubscribeItem("t", 1))
-        await client.publish("t", b"secret", 0)
-        assert (await client.publishes(1))[0].payload == b"secret"
-    assert seen[0].certificate_name == "dev-7"
-    assert {tenant for tenant, _ in services.broker.rows.values()} <= {"acme"}
     anonymous = ssl.create_default_context(cafile=cert)
-    with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
-        async with MqttClient(address, Connect(V5, "c"), tls=anonymous):
-            pass
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with services.serving(adapter, "mqtts") as address:
+        async with MqttClient(address, Connect(V5, "c"), tls=context) as client:
+            await client.subscribe(SubscribeItem("t", 1))
+            await client.publish("t", b"secret", 0)
+            assert (await client.publishes(1))[0].payload == b"secret"
+        assert seen[0].certificate_name == "dev-7"
+        assert {tenant for tenant, _ in services.broker.rows.values()} <= {"acme"}
+        with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+            async with MqttClient(address, Connect(V5, "c"), tls=anonymous):
+                pass
 
 
 def test_mistakes_are_named_together() -> None:

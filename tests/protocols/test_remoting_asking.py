@@ -1,12 +1,10 @@
 """What clients and tools ask the gateway's remoting front: all brokers, and its own clients."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -28,6 +26,7 @@ from protocols.remoting.records import (
 from protocols.rocketmq import BrokerAnswer
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
+from tests.support.remoting_front import front
 
 NOT_FOUND = BrokerAnswer(int(ResponseCode.QUERY_NOT_FOUND), {}, b"", "no such message")
 
@@ -74,13 +73,8 @@ def services() -> FakeServices:
 
 @pytest.fixture
 async def address(services: FakeServices) -> AsyncIterator[str]:
-    section = {"protocol": "remoting", "bind": "127.0.0.1:0"}
-    adapter = RemotingAdapter.from_config("remoting", section)
-    serving = asyncio.ensure_future(adapter.serve(services))
-    host, port = await services.address("remoting")
-    yield f"{host}:{port}"
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with front(services) as (host, port):
+        yield f"{host}:{port}"
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Client batches at the gateway's front, to topics that keep batches together and to others."""
 
-import asyncio
 import struct
 
 import pytest
 
-from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.inner_batches import MARK
 from tests.support.fake_services import FakeServices
-from tests.support.remoting_front import Client
+from tests.support.remoting_front import Client, front
 
 BODIES = (b"one", b"two")
 
@@ -27,10 +25,8 @@ async def test_a_batch_has_one_id_where_its_topic_keeps_it(keeps: bool) -> None:
     services = FakeServices()
     if keeps:
         services.topics.batches.add("T")
-    adapter = RemotingAdapter.from_config("remoting", {"bind": "127.0.0.1:0"})
-    serving = asyncio.ensure_future(adapter.serve(services))
-    try:
-        client = await Client().connect(await services.address("remoting"))
+    async with front(services) as address:
+        client = await Client().connect(address)
         for _ in range(2):  # the topic is looked at once
             answer = await client.send(
                 "T", packed(), is_batch=True, properties="UNIQ_KEY\x01BATCH\x02"
@@ -39,9 +35,6 @@ async def test_a_batch_has_one_id_where_its_topic_keeps_it(keeps: bool) -> None:
             assert answer.fields["msgId"].count(",") == (0 if keeps else 1)
         read, _, end = await services.topics.read("T", "", 0, 0, 9, 0)
         await client.remoting.close()
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
     assert end == 4
     marks = [message.properties.get(MARK) for message in read]
     assert marks == ["BATCH 2" if keeps else None] * 4

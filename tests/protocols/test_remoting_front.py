@@ -28,7 +28,7 @@ from protocols.rocketmq import HalfCheck, HalfPlace
 from tests.support.fake_broker import BROKER
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
-from tests.support.remoting_front import Client, bodies
+from tests.support.remoting_front import Client, bodies, front
 
 
 @pytest.fixture
@@ -38,13 +38,8 @@ def services() -> FakeServices:
 
 @pytest.fixture
 async def address(services: FakeServices) -> AsyncIterator[tuple[str, int]]:
-    adapter = RemotingAdapter.from_config(
-        "remoting", {"protocol": "remoting", "bind": "127.0.0.1:0"}
-    )
-    serving = asyncio.ensure_future(adapter.serve(services))
-    yield await services.address("remoting")
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with front(services) as address:
+        yield address
 
 
 @pytest.fixture
@@ -69,15 +64,11 @@ async def test_route_and_automatic_topic(client: Client, address: tuple[str, int
 
 
 async def test_automatic_topics_can_be_off(services: FakeServices) -> None:
-    section = {"protocol": "remoting", "bind": "127.0.0.1:0", "auto_create_topics": False}
-    adapter = RemotingAdapter.from_config("off", section)
-    serving = asyncio.ensure_future(adapter.serve(services))
-    client = await Client().connect(await services.address("off"))
-    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="New")
-    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-    await client.remoting.close()
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with front(services, auto_create_topics=False) as address:
+        client = await Client().connect(address)
+        answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="New")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        await client.remoting.close()
 
 
 async def test_send_pull_commit(client: Client, services: FakeServices) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from protocols.directory import Put, PutResult
 from protocols.pipeline import TopicInfo
-from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -23,7 +22,7 @@ from protocols.remoting.records import decode_records
 from tests.support.fake_broker import BROKER
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
-from tests.support.remoting_front import Client, bodies
+from tests.support.remoting_front import Client, bodies, front
 from tests.support.store_server import eventually
 
 
@@ -34,13 +33,8 @@ def services() -> FakeServices:
 
 @pytest.fixture
 async def address(services: FakeServices) -> AsyncIterator[tuple[str, int]]:
-    adapter = RemotingAdapter.from_config(
-        "remoting", {"protocol": "remoting", "bind": "127.0.0.1:0"}
-    )
-    serving = asyncio.ensure_future(adapter.serve(services))
-    yield await services.address("remoting")
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with front(services) as address:
+        yield address
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 
 from protocols.errors import Refused
 from protocols.remoting import popping
-from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import BatchAck, BatchAckBody, QueryAssignmentBody, encode_body
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
@@ -19,6 +18,7 @@ from protocols.rocketmq import BrokerAnswer
 from tests.support.fake_broker import BROKER
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
+from tests.support.remoting_front import front
 from tests.support.store_server import eventually
 
 HANDLE = f"10 1700 30000 1005 0 {BROKER} 2 12"
@@ -44,15 +44,10 @@ def services() -> FakeServices:
 
 @pytest.fixture
 async def client(services: FakeServices) -> AsyncIterator[RemotingClient]:
-    section = {"protocol": "remoting", "bind": "127.0.0.1:0"}
-    adapter = RemotingAdapter.from_config("remoting", section)
-    serving = asyncio.ensure_future(adapter.serve(services))
-    host, port = await services.address("remoting")
-    client = await RemotingClient.connect(f"{host}:{port}")
-    yield client
-    await client.close()
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    async with front(services) as (host, port):
+        client = await RemotingClient.connect(f"{host}:{port}")
+        yield client
+        await client.close()
 
 
 async def ask(

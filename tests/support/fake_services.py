@@ -8,9 +8,11 @@ Two gateways are ``FakeServices(broker, "gw-1")`` and ``FakeServices(broker, "gw
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from protocols import clock
+from protocols.adapter import ProtocolAdapter
 from protocols.canonical import (
     Call,
     Delivery,
@@ -445,3 +447,16 @@ class FakeServices:
             self._listening.clear()
             await asyncio.wait_for(self._listening.wait(), PATIENCE_S)
         return self.listeners[listener]
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, adapter: ProtocolAdapter, listener: str
+    ) -> AsyncIterator[tuple[str, int]]:
+        """*adapter* runs inside the ``async with``; its address. What it fails with is raised."""
+        serving = asyncio.create_task(adapter.serve(self))
+        try:
+            yield await self.address(listener)
+        finally:
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving

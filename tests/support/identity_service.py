@@ -3,12 +3,12 @@
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jwt
 
+from tests.support.http_server import HttpServer, QuietHandler
 from tests.support.patience import PATIENCE_S
 
 
@@ -19,7 +19,7 @@ def jwk(kid: str, key: Any, **more: str) -> dict[str, str]:
     return {**json.loads(maker.to_jwk(key.public_key())), "kid": kid, "use": "sig", **more}
 
 
-class IdentityService:
+class IdentityService(HttpServer):
     """``GET /keys`` hands out ``keys``; ``POST /login`` is answered by ``judge``."""
 
     def __init__(self) -> None:
@@ -34,40 +34,19 @@ class IdentityService:
         self.is_answering.set()
         service = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 service.fetch_count += 1
                 service.is_answering.wait(PATIENCE_S)
-                self._answer({"keys": service.keys})
+                self.answer(service.status, json.dumps({"keys": service.keys}).encode())
 
             def do_POST(self) -> None:
-                length = int(self.headers.get("Content-Length", 0))
-                question = json.loads(self.rfile.read(length))
+                question = json.loads(self.body())
                 service.questions.append(question)
                 service.is_answering.wait(PATIENCE_S)
-                self._answer(service.judge(question))
+                self.answer(service.status, json.dumps(service.judge(question)).encode())
 
-            def _answer(self, found: Any) -> None:
-                data = json.dumps(found).encode()
-                self.send_response(service.status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                """Who asked has given up."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().__init__(Handler)
 
     def __exit__(
         self,
@@ -76,6 +55,4 @@ class IdentityService:
         trace: TracebackType | None,
     ) -> None:
         self.is_answering.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(PATIENCE_S)
+        super().__exit__(kind, error, trace)

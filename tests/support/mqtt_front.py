@@ -11,17 +11,13 @@ from tests.support.patience import PATIENCE_S
 
 @asynccontextmanager
 async def gateway(
-    broker: FakeBroker, name: str, **section: object
+    broker: FakeBroker | None = None, name: str = "gw-1", **section: object
 ) -> AsyncIterator[tuple[FakeServices, tuple[str, int]]]:
     """One gateway with one MQTT listener."""
     services = FakeServices(broker, name)
     adapter = MqttAdapter.from_config("mqtt", {"bind": "127.0.0.1:0", **section})
-    serving = asyncio.create_task(adapter.serve(services))
-    try:
-        yield services, await services.address("mqtt")
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+    async with services.serving(adapter, "mqtt") as address:
+        yield services, address
 
 
 async def until(condition: Callable[[], bool]) -> None:

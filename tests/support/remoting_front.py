@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
+from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -17,7 +19,16 @@ from protocols.remoting.headers import SendHeader
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from tests.support.fake_broker import BROKER
+from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
+
+
+def front(
+    services: FakeServices, **section: object
+) -> AbstractAsyncContextManager[tuple[str, int]]:
+    """A gateway's listener inside the ``async with``: its address."""
+    adapter = RemotingAdapter.from_config("remoting", {"bind": "127.0.0.1:0", **section})
+    return services.serving(adapter, "remoting")
 
 
 class Client:

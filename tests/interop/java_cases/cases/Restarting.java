@@ -92,44 +92,62 @@ final class Restarting {
         };
     }
 
-    /** What a listener is at, or waits for it, when the server goes: each once, and done after. */
-    private static Suite.Case held(Site site) throws Exception {
-        String topic = site.topic("restart.held", 1);
-        CountDownLatch begun = new CountDownLatch(2);
-        CountDownLatch goOn = new CountDownLatch(1);
-        List<String> got = new CopyOnWriteArrayList<>();
-        DefaultMQPushConsumer consumer = site.push("restart.held", topic, "*");
-        consumer.setInstanceName(site.name("restart-held"));
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+    /** A listener that is at two messages until it may go on. */
+    private static final class Holding {
+        private final CountDownLatch begun = new CountDownLatch(2);
+        private final CountDownLatch mayGoOn = new CountDownLatch(1);
+        final List<String> got = new CopyOnWriteArrayList<>();
+
+        ConsumeConcurrentlyStatus consume(List<MessageExt> messages) {
             messages.forEach(message -> got.add(Inbox.body(message)));
             begun.countDown();
             try {
-                goOn.await();
+                mayGoOn.await();
             } catch (InterruptedException error) {
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        }
+
+        void awaitBegun(String otherwise) throws InterruptedException {
+            Site.check(begun.await(Inbox.WAIT_MS, TimeUnit.MILLISECONDS), otherwise);
+        }
+
+        void goOn() {
+            mayGoOn.countDown();
+        }
+
+        void expectOnce(List<String> bodies) {
+            got.removeIf(body -> body.equals("new")); // its sends may have been several
+            Site.equal(bodies, Site.sorted(got), "each once");
+        }
+    }
+
+    /** What a listener is at, or waits for it, when the server goes: each once, and done after. */
+    private static Suite.Case held(Site site) throws Exception {
+        String topic = site.topic("restart.held", 1);
+        Holding holding = new Holding();
+        DefaultMQPushConsumer consumer = site.push("restart.held", topic, "*");
+        consumer.setInstanceName(site.name("restart-held"));
+        consumer.registerMessageListener(
+            (MessageListenerConcurrently) (messages, context) -> holding.consume(messages));
         consumer.start();
         site.send(topic, "", Site.bodies("h", 8));
-        Site.check(begun.await(Inbox.WAIT_MS, TimeUnit.MILLISECONDS), "none came");
+        holding.awaitBegun("none came");
         return after -> {
             sendAgain(site, Site.message(topic, "", "new"));
-            goOn.countDown();
-            Site.until("all are done", () -> got.contains("new")
+            holding.goOn();
+            Site.until("all are done", () -> holding.got.contains("new")
                 && site.asker.examineConsumeStats(site.name("restart.held"), topic)
                     .computeTotalDiff() == 0);
-            got.removeIf(body -> body.equals("new")); // its sends may have been several
-            Site.equal(Site.bodies("h", 8), Site.sorted(got), "each once");
+            holding.expectOnce(Site.bodies("h", 8));
         };
     }
 
     /** The same of what came again, in the retry topic. */
     private static Suite.Case heldAgain(Site site) throws Exception {
         String topic = site.topic("restart.held-again", 1);
-        CountDownLatch begun = new CountDownLatch(2);
-        CountDownLatch goOn = new CountDownLatch(1);
-        List<String> got = new CopyOnWriteArrayList<>();
+        Holding holding = new Holding();
         DefaultMQPushConsumer consumer = site.push("restart.held-again", topic, "*");
         consumer.setInstanceName(site.name("restart-held-again"));
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -137,27 +155,19 @@ final class Restarting {
             if (messages.get(0).getReconsumeTimes() == 0) {
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             }
-            messages.forEach(message -> got.add(Inbox.body(message)));
-            begun.countDown();
-            try {
-                goOn.await();
-            } catch (InterruptedException error) {
-                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            return holding.consume(messages);
         });
         consumer.start();
         site.send(topic, "", Site.bodies("a", 8));
-        Site.check(begun.await(Inbox.WAIT_MS, TimeUnit.MILLISECONDS), "none came again");
+        holding.awaitBegun("none came again");
         return after -> {
             SendResult sent = sendAgain(site, Site.message(topic, "", "new"));
             Site.check(sent != null, "sent");
-            goOn.countDown();
-            Site.until("all are done", () -> got.contains("new")
+            holding.goOn();
+            Site.until("all are done", () -> holding.got.contains("new")
                 && site.asker.examineConsumeStats(site.name("restart.held-again"))
                     .computeTotalDiff() == 0);
-            got.removeIf(body -> body.equals("new")); // its sends may have been several
-            Site.equal(Site.bodies("a", 8), Site.sorted(got), "each once");
+            holding.expectOnce(Site.bodies("a", 8));
         };
     }
 
