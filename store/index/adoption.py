@@ -6,6 +6,7 @@ Index files written since are taken on from their directories; the first segment
 everything from there on, is scanned.
 """
 
+import logging
 from typing import Any
 
 from store.core import Core
@@ -14,6 +15,8 @@ from store.index.cold import ColdIndex
 from store.index.pages import SUFFIX, index_name
 from store.index.rebuilding import rebuilt_draft
 from store.log.segments import Segment
+
+_log = logging.getLogger(__name__)
 
 
 def connect_index(core: Core) -> None:
@@ -91,6 +94,7 @@ def _remove_others(disk: Disk, segments: list[Segment]) -> None:
     names = {index_name(segment.number) for segment in segments}
     for name in disk.names():
         if name.endswith(SUFFIX) and name not in names:
+            _log.warning("%s: its segment is not there; removed", name)
             disk.unlink(name)
 
 

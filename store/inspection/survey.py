@@ -21,6 +21,7 @@ from store.index.pages import (
     decode_sparse,
     index_name,
 )
+from store.index.pages import SUFFIX as INDEX_SUFFIX
 from store.inspection.facts import (
     Damage,
     QueueNames,
@@ -39,7 +40,8 @@ from store.log.format import (
     decode_segment_header,
 )
 from store.log.recovery import ScannedBlock, SegmentReader, Tail, find_tail, open_segments, scan
-from store.log.segments import Segment
+from store.log.segments import SUFFIX as SEGMENT_SUFFIX
+from store.log.segments import Segment, segment_name
 from store.log.snapshots import read_snapshot, snapshot_names
 from store.log.spares import SPARE_SUFFIX
 
@@ -82,6 +84,7 @@ class Surveyor:
         for segment, following in pairwise(segments):
             self._look_at_segment(segment, following)
         self._look_at_tail(segments[-1], tail, data)
+        self._look_for_gaps(segments, known)
         self._look_at_rest(names)
         return found
 
@@ -106,6 +109,34 @@ class Surveyor:
         checked = _Checked(self, segment)
         checked.run(data, tail.end, is_exact=True)
         self._keep(checked)
+
+    def _look_for_gaps(self, segments: list[Segment], known: int) -> None:
+        """
+        Segments that nobody gave up: one that goes takes its index along first, and goes only
+        when a snapshot (its name is its position) has what is left of it.
+        """
+        known = max([known, *[int(name[:20]) for name in snapshot_names(self._folder)]])
+        ends = {facts.number: facts.end for facts in self.found.segments}
+        if segments[0].base > 0 and not known:
+            self._missing(1, "and no snapshot: the store does not start", 0, segments[0].base)
+        for segment, following in pairwise(segments):
+            if following.number > segment.number + 1 and following.base > known:
+                start = max(known, ends.get(segment.number, segment.base))
+                self._missing(segment.number + 1, "", start, following.base - start)
+        there = self._folder.names()
+        for name in there:
+            number = name.removesuffix(INDEX_SUFFIX)
+            if number != name and number.isdecimal() and number + SEGMENT_SUFFIX not in there:
+                self._missing(int(number), "its index is there", -1, 0)
+
+    def _missing(self, number: int, why: str, position: int, size: int) -> None:
+        """*position*, *size*: what it held of the log, as far as that can be told."""
+        if number in {one.segment for one in self.found.damage if one.part == "segment"}:
+            return
+        name, says = segment_name(number), "the file is missing" + (why and f", {why}")
+        self.found.damage.append(
+            Damage("segment", name, says, number, position=position, size=size)
+        )
 
     def _keep(self, checked: "_Checked") -> None:
         found = self.found

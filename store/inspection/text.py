@@ -32,7 +32,8 @@ def _segment_line(one: SegmentFacts) -> str:
 
 
 def damage_line(one: Damage) -> str:
-    place = f" byte {one.offset}, log position {one.position}" if one.position >= 0 else ""
+    place = f" byte {one.offset}," if one.offset else ""
+    place = f"{place} log position {one.position}" if one.position >= 0 else ""
     return f"DAMAGE {one.file}{place}: {one.says}" + (f", {one.size} bytes" if one.size else "")
 
 

@@ -114,6 +114,18 @@ def test_rot_at_the_end_of_a_sealed_segment_is_seen(store: Driver, tmp_path: Pat
     assert damage["position"] + damage["size"] == segment.end
 
 
+def test_a_lost_segment_is_seen(store: Driver, tmp_path: Path) -> None:
+    """By its index file, or by the log: what no snapshot knows cannot have been given up."""
+    numbers = [one.number for one in store.engine._core.log.segments.items]
+    lost = [numbers[1], numbers[-2]]
+    for number in lost:
+        (tmp_path / segment_name(number)).unlink()
+    code, found = verified(tmp_path)
+    assert code == 1
+    assert sorted(one["segment"] for one in found["damage"]) == lost
+    assert all("missing" in one["says"] for one in found["damage"])
+
+
 def test_damaged_derived_files_cost_nothing(store: Driver, tmp_path: Path) -> None:
     name = index_name(1)
     flip(tmp_path / name, (tmp_path / name).stat().st_size - 5)
