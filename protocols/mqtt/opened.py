@@ -207,7 +207,7 @@ class Opened:
         await self.front.sessions.join_share(self.owned.record, item)
         feed = Feed(
             self.outbox,
-            Subscriptions([item]),
+            Subscriptions.of_share(item),
             credit=self.front.settings.queue_max,
             is_auto_ack=False,
             is_marked=False,
@@ -218,13 +218,18 @@ class Opened:
             self.call.tenant,
             item.share,
             item.subject_filter,
-            item.tag,
             strategy=self.front.settings.strategy_of(item.share),
             member=self.call.client_id,
         )
         streams = self.front.services.streams
         stream = await streams.open(self.call, spec, feed, credit=feed.credit)
         self._opened(feed, stream)
+
+    def replace_share(self, item: Subscribed) -> None:
+        """Of a member already: what comes from now on has its options [MQTT-3.8.4-3]."""
+        feed = self.share_feeds.get(item.topic_filter)
+        if feed is not None:
+            feed.subscriptions = Subscriptions.of_share(item)
 
     def _opened(self, feed: Feed, stream: DeliveryStream) -> None:
         if self._streams is None:

@@ -31,6 +31,10 @@ def packet_id_bytes() -> list[bytes]:
 # ── subscriptions ───────────────────────────────────────────────────────────────────────
 
 
+SHARE_TAG = 0
+"""Stands for the one queue that the group of a shared subscription reads: members agree on it."""
+
+
 class Subscribed(NamedTuple):
     """One subscription of a session."""
 
@@ -46,7 +50,7 @@ class Subscribed(NamedTuple):
     """Subscription identifier; 0: none."""
 
     tag: int
-    """Stands for it in the read set of the session's group."""
+    """Stands for it in the read set of the session's group; 1 or more."""
 
     asked_ms: int = 0
     """Wall time at which its retained values were last sent above QoS 0; 0: never."""
@@ -79,6 +83,11 @@ class Subscriptions:
 
         self.judged_at = -1
         """Version of the rules that ``is_partial`` holds for."""
+
+    @classmethod
+    def of_share(cls, item: Subscribed) -> "Subscriptions":
+        """What the stream of a shared subscription delivers for."""
+        return cls([item._replace(tag=SHARE_TAG)])
 
     def __len__(self) -> int:
         return len(self._by_filter)

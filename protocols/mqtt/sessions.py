@@ -37,7 +37,7 @@ from protocols.mqtt.records import (
     share_prefix,
     will_once_key,
 )
-from protocols.mqtt.session import Subscribed
+from protocols.mqtt.session import SHARE_TAG, Subscribed
 from protocols.mqtt.topics import is_local
 from protocols.mqtt.turns import Turns
 from protocols.pipeline import Services
@@ -143,7 +143,6 @@ def share_group(
     tenant: str,
     share: str,
     subject_filter: str,
-    tag: int,
     *,
     strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
     member: str = "",
@@ -151,7 +150,7 @@ def share_group(
     """The group that the members of a shared subscription compete in."""
     return GroupSpec(
         name=f"share/{tenant}/{share}/{subject_filter}",
-        reads=(Read(filter_queue(tenant, subject_filter), tag=tag),),
+        reads=(Read(filter_queue(tenant, subject_filter), tag=SHARE_TAG),),
         strategy=strategy,
         member=member,
     )
@@ -381,7 +380,7 @@ class Sessions:
         prefix = share_prefix(record.tenant, item.share, item.subject_filter)
         await self._services.directory.put([Put(prefix + record.client_id, None)])
         if not any(True for _ in self._services.directory.items(prefix)):
-            spec = share_group(record.tenant, item.share, item.subject_filter, item.tag)
+            spec = share_group(record.tenant, item.share, item.subject_filter)
             await self._services.streams.drop_group(call_of(record), spec)
 
     # ── exclusive subscriptions ─────────────────────────────────────────────────────────

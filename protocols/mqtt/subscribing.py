@@ -233,6 +233,8 @@ class Subscriber:
         for one in granted:
             if one.subscribed.share and one.is_new:
                 await opened.open_share(one.subscribed)
+            elif one.subscribed.share:
+                opened.replace_share(one.subscribed)
         await self._save()
         filters = [item.subject_filter for item in new if _is_routed(item, in_use)]
         if filters:
