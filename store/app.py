@@ -21,7 +21,7 @@ from store.answers import EngineConfig
 from store.committer import Committer, KernelCommits, LazyDisk, kernel_commits
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
-from store.engine import Engine, PrepareSegment, Upkeep
+from store.engine import Engine
 from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
@@ -30,6 +30,7 @@ from store.handlers.searches import Searches
 from store.handlers.streams import Streams
 from store.handlers.system_topics import system_topics
 from store.handlers.waits import Waits
+from store.log.spares import PrepareSegment, Upkeep
 from store.metrics import collect
 from store.ownership import FolderLock
 from store.prefetching import Prefetcher
@@ -141,7 +142,7 @@ class Store:
         context.counters = server.counters
         prefetcher = Prefetcher(self._disk, server.fetched, server.reads_allowed)
         self._prefetcher, server.commit_ended = prefetcher, prefetcher.commit_ended
-        server.read_ahead = lambda: prefetcher.run(engine.take_prefetches())
+        server.read_ahead = lambda: prefetcher.run(engine.background.take_prefetches())
         context.comings.is_served, context.comings.hurry = True, server.tick_soon
         committer = self._committer = Committer(
             self._writer_disk,
@@ -278,23 +279,23 @@ class Store:
         while True:
             pause = HOUSEKEEPING_S
             try:
-                segment = segment or engine.segment_wanted()
+                segment = segment or engine.background.segment_wanted()
                 if segment is not None:
                     while not await self._in_background(segment.execute):
                         pass
-                    engine.segment_prepared(segment)
+                    engine.background.segment_prepared(segment)
                     segment, pause = None, HOUSEKEEPING_BUSY_S
-                upkeep = upkeep or engine.upkeep_due()
+                upkeep = upkeep or engine.background.upkeep_due()
                 if upkeep is not None:
                     await self._in_background(upkeep.execute)
-                    engine.upkeep_done(upkeep)
+                    engine.background.upkeep_done(upkeep)
                     upkeep = None
                 if await self._seal(engine):
                     pause = HOUSEKEEPING_BUSY_S
-                snapshot = engine.snapshot_due(clock.read())
+                snapshot = engine.background.snapshot_due(clock.read())
                 if snapshot is not None:
                     await self._in_background(snapshot.execute)
-                    engine.snapshot_written(snapshot)
+                    engine.background.snapshot_written(snapshot)
             except OSError as error:  # a full disk: sends are refused already; try again
                 logger.error("background work on the disk failed: %s", error)
                 pause = RETRY_S
@@ -302,7 +303,7 @@ class Store:
 
     async def _seal(self, engine: Engine) -> bool:
         """The index of one sealed segment goes to its file; False: nothing to do."""
-        work = engine.seal_due()
+        work = engine.background.seal_due()
         if work is None:
             return False
         try:
@@ -310,7 +311,7 @@ class Store:
             await self._in_background(work.execute)
             await self._step_by_step(work.release)
         finally:
-            engine.seal_done()
+            engine.background.seal_done()
         return True
 
     @staticmethod
@@ -336,7 +337,9 @@ class Store:
             await self._drain(engine, committer)
         await committer.close()
         snapshot = (
-            None if committer.has_failed else engine.snapshot_due(clock.read(), is_forced=True)
+            None
+            if committer.has_failed
+            else engine.background.snapshot_due(clock.read(), is_forced=True)
         )
         if snapshot is not None:
             await self._in_background(snapshot.execute)

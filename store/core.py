@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
+from typing import TypeVar
 
 from protocols.checksum import crc_of_size
 from protocols.clock import Now
 from protocols.errors import Code, Refused
-from store.answers import Counters, EngineConfig
+from store.answers import Counters, EngineConfig, Pending
 from store.disk import Disk
 from store.index.cold import ColdIndex
 from store.index.entries import Columns, Entries
@@ -26,6 +27,8 @@ from store.log.segments import Segment
 from store.log.state import pack
 
 _log = logging.getLogger("store.engine")
+
+T = TypeVar("T")
 
 
 class Core:
@@ -61,6 +64,12 @@ class Core:
         """Every mutating call passes here: refuse after a failure, note the wall time."""
         self.log.check()
         self.log.wall_ms = now.wall_ms
+
+    def wait(self, value: T) -> Pending[T]:
+        """An answer that is given when all that was appended so far is durable."""
+        pending = Pending(value)
+        self.log.wait(pending)
+        return pending
 
     # ── visibility ──────────────────────────────────────────────────────────────────────
 

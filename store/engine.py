@@ -17,22 +17,16 @@ The driver's loop::
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from protocols.clock import Now
 from protocols.errors import Code, Refused
 from protocols.remoting.private import (
-    DirectoryRecord,
-    DirectoryWrite,
     GroupOpen,
     GroupOpened,
     IndexItem,
-    Join,
-    Joined,
-    QueueCounts,
-    SettleAnswer,
 )
-from protocols.remoting.sending import SendAnswer, SendFrame, encode_send_answer
+from protocols.remoting.sending import SendAnswer, SendFrame
 from protocols.remoting.settling import AckRow, MarkItem
 from store.answers import (
     AppendRecord,
@@ -41,56 +35,49 @@ from store.answers import (
     EngineConfig,
     Granted,
     GroupState,
-    Offsets,
     Pending,
     ReadResult,
     RecoveryReport,
-    TopicConfig,
     Woken,
 )
+from store.background import Background
 from store.burial import Burial
+from store.catalog import Catalog
 from store.core import Core
-from store.deletion import delete_topic
 from store.disk import Disk
+from store.gateways import Gateways
 from store.groups.attempts import Attempts
 from store.groups.deliveries import Deliveries
-from store.groups.group import Group
 from store.groups.selection import Wanted
 from store.groups.unacked import Stretch, take_unacked
-from store.index.queues import Queue
-from store.index.sealing import SealWork
 from store.late import LateEntries
 from store.lifecycle import Lifecycle
-from store.log.ahead import Prefetch
-from store.log.format import Kind
+from store.light_queues import LightQueues
 from store.log.messages import tag_hash
 from store.log.segments import WriteBatch
-from store.log.snapshots import SnapshotWork
-from store.log.spares import PrepareSegment, Upkeep
-from store.log.state import pack
 from store.parts import Parts
 from store.plain import PlainRows, PlainRun, PlainSender, RunResult
 from store.policies.handover import Handover
 from store.policies.keeper import Keeper
-from store.policies.levels import subqueues
 from store.policies.terms import Terms
 from store.reading import Reader
 from store.retention.room import Room
 from store.searching import SearchWork, record_around, search_work
 from store.sending import Sender
-from store.timers.holding import HalfCheck, Holding
-
-T = TypeVar("T")
+from store.timers.holding import Holding
 
 _NO_TAGS: Final[frozenset[int]] = frozenset()
 
-__all__ = ["Engine", "Prefetch", "PrepareSegment", "SnapshotWork", "Upkeep", "WriteBatch"]
+__all__ = ["Engine", "WriteBatch"]
 
 
 class Engine:
     """
     Everything a store knows. Refusals of whole requests are raised as ``Refused``; refusals of
     items are in the results. After ``fail`` every mutating call raises ``StoreFailed``.
+
+    Here: the driver's loop, messages in, reads, groups and their deliveries. The rest by its name:
+    ``catalog``, ``light_queues``, ``held``, ``gateways``, ``background``.
     """
 
     def __init__(self, disk: Disk, config: EngineConfig) -> None:
@@ -102,19 +89,23 @@ class Engine:
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
         self._attempts = Attempts(self._deliveries)
         self._room = Room(self._core)
-        self._holding = Holding(self._core, self._parts, self._room)
+        self.held = Holding(self._core, self._parts, self._room)
         self._keeper = Keeper(
             self._core, self._parts.groups, self._deliveries, self._room, self._handover
         )
         self._plain = PlainSender(self._core, self._parts.topics, self._room)
         self._sender = Sender(
-            self._core, self._parts, self._room, self._keeper, self._handover, self._holding
+            self._core, self._parts, self._room, self._keeper, self._handover, self.held
         )
         self._late = LateEntries(
             self._core, self._parts.groups, self._deliveries, self._keeper, self._handover
         )
         self._reader = Reader(self._core, self._parts)
-        self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room, self._holding)
+        self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room, self.held)
+        self.background = Background(self._core, self._life)
+        self.catalog = Catalog(self._core, self._parts, self._deliveries)
+        self.light_queues = LightQueues(self._core, self._parts, self._deliveries, self._keeper)
+        self.gateways = Gateways(self._core, self._parts, self._deliveries)
         self.counters: Counters = self._core.counters
 
     @property
@@ -136,22 +127,6 @@ class Engine:
     def end(self) -> int:
         """End of what has been appended to sealed blocks."""
         return self._core.log.end
-
-    def _wait(self, value: T) -> Pending[T]:
-        pending = Pending(value)
-        self._core.log.wait(pending)
-        return pending
-
-    def _counts(self, key: bytes, group: str) -> QueueCounts:
-        queue = self._core.queues.find(key)
-        found = self._parts.groups.find(group) if group else None
-        parts = subqueues(self._core.queues, queue) if queue is not None else ()
-        return QueueCounts(
-            ready_count=self._deliveries.books.ready_count(found) if found is not None else 0,
-            in_flight_count=len(found.in_flight) if found is not None else 0,
-            stored_count=sum([part.next for part in parts], queue.next if queue is not None else 0),
-            consumer_count=found.stream_count if found is not None else 0,
-        )
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
@@ -215,57 +190,6 @@ class Engine:
         """``take_woken`` would name groups: somebody stopped before the end."""
         return bool(self._core.woken_groups)
 
-    def segment_wanted(self) -> PrepareSegment | None:
-        """A segment to prepare in the background, if none is ready; once per segment."""
-        return self._core.log.segment_wanted()
-
-    def segment_prepared(self, work: PrepareSegment) -> None:
-        """*work* is done."""
-        self._core.log.spares.prepared(work)
-
-    @property
-    def index_bytes(self) -> int:
-        """Index files of sealed segments that are in memory."""
-        return self._core.cold.byte_count
-
-    def seal_due(self) -> SealWork | None:
-        """A segment whose index goes from memory to a file: ``gather`` until it is true, then
-        ``execute`` in the background, then ``release`` until it is true."""
-        return self._core.sealer.due() if self._core.log.failure is None else None
-
-    def seal_done(self) -> None:
-        """That work is over, whether or not its file could be written."""
-        self._core.sealer.done()
-
-    @property
-    def wants_ahead(self) -> bool:
-        """``take_prefetches`` would return something."""
-        return self._core.ahead.is_wanting
-
-    def take_prefetches(self) -> list[Prefetch]:
-        """Parts of the log that readers will come to, to be read in the background."""
-        return self._core.ahead.take_wanted()
-
-    def prefetched(self, work: Prefetch) -> None:
-        """*work* is done."""
-        self._core.ahead.fetched(work)
-
-    def upkeep_due(self) -> Upkeep | None:
-        """Files of segments that went, for the background thread; one at a time."""
-        return self._core.log.upkeep_due()
-
-    def upkeep_done(self, work: Upkeep) -> None:
-        """*work* is done: its files may be used again."""
-        self._core.log.spares.upkeep_done(work)
-
-    def snapshot_due(self, now: Now, *, is_forced: bool = False) -> SnapshotWork | None:
-        """State to write as a snapshot, when enough log has passed and all of it is durable."""
-        return self._life.snapshot_due(now, is_forced=is_forced)
-
-    def snapshot_written(self, work: SnapshotWork) -> None:
-        """*work* is done: old segments may now go (deleted by a later ``tick``)."""
-        self._life.snapshot_written(work)
-
     # ── messages in ─────────────────────────────────────────────────────────────────────
 
     def send(self, gateway: str, frame: SendFrame, now: Now) -> Pending[SendAnswer]:
@@ -281,158 +205,24 @@ class Engine:
                 raise Refused(Code.PRECONDITION_FAILED, gateway, hint)
         else:
             answer = self._sender.run(known, frame)
-        return self._wait(answer)
+        return self._core.wait(answer)
 
     def append(self, records: Sequence[AppendRecord], now: Now) -> Pending[list[AppendResult]]:
         """Store messages of standard codes, all in one block."""
         self._core.at(now)
-        return self._wait(self._sender.append(records))
+        return self._core.wait(self._sender.append(records))
 
     def append_plain(
         self, runs: Sequence[PlainRun | PlainRows], now: Now
     ) -> Pending[list[RunResult]]:
         """Store messages of standard codes that need no look inside, all in one block."""
         self._core.at(now)
-        return self._wait(self._plain.append(runs))
-
-    # ── held messages ───────────────────────────────────────────────────────────────────
-
-    def recall(self, topic: str, due_ms: int, message_id: str, now: Now) -> Pending[bool]:
-        """Withdraw a delayed message; False: it is not there, or its time has come."""
-        self._core.at(now)
-        return self._wait(self._holding.recall(topic, due_ms, message_id))
-
-    def end_transaction(
-        self, position: int, group: str, now: Now, *, is_commit: bool
-    ) -> Pending[AppendResult]:
-        """Commit or roll back the half message stored at *position*. Raises Refused."""
-        self._core.at(now)
-        return self._wait(self._holding.end(position, group, is_commit=is_commit))
-
-    def take_checks(self) -> list[HalfCheck]:
-        """Half messages whose producers are to be asked, since the last call."""
-        return self._holding.take_checks()
-
-    @property
-    def held_counts(self) -> tuple[int, int]:
-        """(delayed messages that wait, open half messages)."""
-        return len(self._parts.held.wheel), len(self._parts.held.halves)
-
-    def last_frame(self, gateway: str, gateway_epoch: int) -> int:
-        """Highest frame number of that epoch that ran or was spent; 0: none (HELLO)."""
-        known = self._parts.frames.find(gateway)
-        is_same = known is not None and known.epoch == gateway_epoch
-        return known.last_frame if known is not None and is_same else 0
-
-    def settle(
-        self, gateway: str, gateway_epoch: int, frame: int, now: Now
-    ) -> Pending[SettleAnswer]:
-        """
-        What became of a frame; one that never ran is spent from now on.
-
-        Told also of an epoch that is fenced: none of its frames will run any more, and its gateway
-        cannot go on under another one before it knows. Raises Refused for one before the latest.
-        """
-        self._core.at(now)
-        frames = self._parts.frames
-        known = frames.get(gateway)
-        if gateway_epoch != known.epoch and gateway_epoch <= known.fenced:
-            return self._wait(SettleAnswer(did_run=False))
-        if gateway_epoch > known.fenced:
-            frames.enter(known, gateway_epoch)
-        answer = frames.result(known, frame)
-        if answer is not None:
-            return self._wait(SettleAnswer(did_run=True, answer=encode_send_answer(answer)))
-        if frame > known.last_frame:
-            self._core.log.state(Kind.SETTLED, pack(known.number, gateway_epoch, frame))
-            frames.apply_settled(known.number, gateway_epoch, frame)
-        return self._wait(SettleAnswer(did_run=False))
-
-    def fence(self, gateway: str, gateway_epoch: int, now: Now) -> Pending[None]:
-        """Refuse frames of this and earlier epochs of *gateway* from now on, for good."""
-        self._core.at(now)
-        known = self._parts.frames.get(gateway)
-        if gateway_epoch > known.fenced:
-            self._core.log.state(Kind.FENCE, pack(known.number, gateway_epoch))
-            self._parts.frames.apply_fence(known.number, gateway_epoch)
-        return self._wait(None)
-
-    def is_fenced(self, gateway: str, gateway_epoch: int) -> bool:
-        known = self._parts.frames.find(gateway)
-        return known is not None and gateway_epoch <= known.fenced
-
-    def release_once(self, keys: Sequence[bytes], now: Now) -> Pending[None]:
-        """These once-keys may name other messages from now on."""
-        self._core.at(now)
-        known = self._parts.once.known(keys)
-        if known:
-            self._core.log.state(Kind.ONCE_RELEASE, pack(*known))
-            self._parts.once.release(known)
-        return self._wait(None)
-
-    def find_once(self, keys: Sequence[bytes], now: Now) -> Pending[bytes]:
-        """1 for each once-key that has a message here, 0 for the others."""
-        self._core.at(now)
-        find, wall_ms = self._parts.once.find, self._core.log.wall_ms
-        return self._wait(bytes([find(key, wall_ms) is not None for key in keys]))
+        return self._core.wait(self._plain.append(runs))
 
     @property
     def is_full(self) -> bool:
         """Sends are refused (acks, grants and deletions still go)."""
         return not self._room.has_room_for(0)
-
-    # ── topics, settings, offsets ───────────────────────────────────────────────────────
-
-    @property
-    def topics(self) -> Mapping[str, TopicConfig]:
-        """All topics; read only."""
-        return self._parts.topics.configs
-
-    @property
-    def topics_version(self) -> int:
-        """Rises with each change of a topic."""
-        return self._parts.topics.version
-
-    def put_topic(self, config: TopicConfig, now: Now) -> Pending[TopicConfig]:
-        """Create or change. Queues are never taken away, only made unwritable by count."""
-        self._core.at(now)
-        self._parts.topics.check(config)
-        if self._parts.topics.configs.get(config.name) != config:
-            self._parts.topics.put(config)
-        return self._wait(config)
-
-    def delete_topic(self, name: str, now: Now) -> Pending[bool]:
-        """The topic, its queues, and the offsets committed for it."""
-        self._core.at(now)
-        return self._wait(delete_topic(self._parts, self._deliveries, name))
-
-    def put_setting(self, table: str, name: str, value: bytes | None, now: Now) -> Pending[None]:
-        """Opaque configuration kept in the log: table ``group`` (subscription groups), ``kv``…"""
-        self._core.at(now)
-        self._parts.settings.put(table, name, value)
-        return self._wait(None)
-
-    def settings(self, table: str) -> Mapping[str, bytes]:
-        """All settings of one table; read only."""
-        return self._parts.settings.table(table)
-
-    def commit_offsets(self, offsets: Offsets, now: Now) -> Pending[None]:
-        """Consumer offsets of RocketMQ groups that read by offset."""
-        self._core.at(now)
-        self._parts.offsets.commit(offsets)
-        return self._wait(None)
-
-    def query_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """-1: none committed."""
-        return self._parts.offsets.get(group, topic, queue_id)
-
-    def offsets_of(self, group: str) -> Mapping[tuple[str, int], int]:
-        """(topic, queue id) → offset, of one group."""
-        return self._parts.offsets.of_group(group)
-
-    def offset_groups(self) -> Iterable[str]:
-        """Groups with committed offsets."""
-        return self._parts.offsets.groups()
 
     # ── reads by offset ─────────────────────────────────────────────────────────────────
 
@@ -510,7 +300,7 @@ class Engine:
         group = self._parts.groups.find(name)
         if group is not None:
             self._deliveries.books.seek(group, offsets)
-        return self._wait(None)
+        return self._core.wait(None)
 
     def group_places(self, name: str, topic: str, queue_id: int) -> tuple[int, int] | None:
         """(offset below which all is done, offset handed out up to) of a message queue that the
@@ -537,45 +327,6 @@ class Engine:
         """(addresses with a value, values refused because there were too many)."""
         return self._parts.retained.count, self._parts.retained.refused_count
 
-    # ── light queues ────────────────────────────────────────────────────────────────────
-
-    def create_queue(
-        self, key: bytes, name: str, policy: Mapping[str, int | str], now: Now
-    ) -> Pending[None]:
-        """Idempotent. Policy ``volatile``: forgotten at a restart, visible before the sync."""
-        self._core.at(now)
-        self._keeper.create(self._core.light_queue(key, name, dict(policy)), now)
-        return self._wait(None)
-
-    def drop_queue(self, key: bytes, group: str, now: Now) -> Pending[QueueCounts]:
-        """Forget queue and group; later sends to the key are partial with NOT_FOUND."""
-        self._core.at(now)
-        counts = self._counts(key, group)
-        found = self._parts.groups.find(group) if group else None
-        queue = self._core.queues.find(key)
-        if found is not None and not _is_another(found, queue):
-            self._parts.groups.drop(found)
-        if queue is not None:
-            self._keeper.drop_subqueues(queue)
-        return self._wait(counts)
-
-    def purge_queue(self, key: bytes, group: str, now: Now) -> Pending[QueueCounts]:
-        """All ready entries are done; ``ready_count`` = how many."""
-        self._core.at(now)
-        counts = self._counts(key, group)
-        found = self._parts.groups.find(group)
-        if found is not None:
-            self._deliveries.books.purge(found)
-        return self._wait(counts)
-
-    def stat_queue(self, key: bytes, group: str, now: Now | None = None) -> QueueCounts:
-        """Exact. At *now* a client asks, which is a use of the queue. Raises Refused(NOT_FOUND)."""
-        if self._core.queues.find(key) is None:
-            raise Refused(Code.NOT_FOUND, key.hex(), "no such queue at this store")
-        if now is not None:
-            self._keeper.asked(self._parts.groups.find(group), now)
-        return self._counts(key, group)
-
     # ── groups ──────────────────────────────────────────────────────────────────────────
 
     def open_group(self, spec: GroupOpen, now: Now) -> Pending[GroupOpened]:
@@ -585,17 +336,17 @@ class Engine:
         group, is_new = self._parts.groups.open(spec)
         self._keeper.opened(group, now)
         opened = GroupOpened(group=group.number, cursor=group.cursor, is_new=is_new)
-        return Pending(opened, is_done=True) if spec.is_volatile else self._wait(opened)
+        return Pending(opened, is_done=True) if spec.is_volatile else self._core.wait(opened)
 
     def drop_group(self, name: str, owner_epoch: int, now: Now) -> Pending[bool]:
         self._core.at(now)
         group = self._parts.groups.find(name)
         if group is None:
-            return self._wait(False)
+            return self._core.wait(False)
         if owner_epoch < group.owner_epoch:
             raise Refused(Code.PRECONDITION_FAILED, name, "the group has a newer owner")
         self._parts.groups.drop(group)
-        return self._wait(True)
+        return self._core.wait(True)
 
     def group_number(self, name: str) -> int:
         """0: no such group."""
@@ -729,7 +480,7 @@ class Engine:
         Acking what is done already is OK."""
         self._core.at(now)
         results, must_wait = self._deliveries.ack(epoch, items, now)
-        return self._wait(results) if must_wait else Pending(results, is_done=True)
+        return self._core.wait(results) if must_wait else Pending(results, is_done=True)
 
     def mark(
         self, epoch: int, items: Sequence[MarkItem], now: Now
@@ -737,7 +488,7 @@ class Engine:
         """Write packet id and stage into in-flight entries."""
         self._core.at(now)
         results, must_wait = self._deliveries.mark(epoch, items)
-        return self._wait(results) if must_wait else Pending(results, is_done=True)
+        return self._core.wait(results) if must_wait else Pending(results, is_done=True)
 
     def index(
         self, epoch: int, items: Sequence[IndexItem], now: Now
@@ -745,62 +496,4 @@ class Engine:
         """Index records: messages enter light queues now, each with the ack of the delivery that
         caused it; (grant, code) per item, nothing of an item whose grant is stale."""
         self._core.at(now)
-        return self._wait(self._late.index(epoch, items))
-
-    # ── directory and leases ────────────────────────────────────────────────────────────
-
-    def directory_put(
-        self, gateway: str, gateway_epoch: int, writes: Sequence[DirectoryWrite], now: Now
-    ) -> Pending[list[tuple[bool, DirectoryRecord]]]:
-        """Conditional writes, all in one block. Raises Refused(PRECONDITION_FAILED) if the
-        gateway's lease has ended (gateway "" is the store itself)."""
-        self._core.at(now)
-        if gateway and not self._parts.leases.is_live(gateway, gateway_epoch):
-            raise Refused(Code.PRECONDITION_FAILED, gateway, "its lease has ended: join again")
-        return self._wait(self._parts.directory.put(gateway, gateway_epoch, writes))
-
-    def directory_read(self, after: int, count_max: int) -> tuple[list[DirectoryRecord], int]:
-        """(latest records with version > *after*, durable ones only; version covered)."""
-        return self._parts.directory.read(after, count_max)
-
-    @property
-    def directory_head(self) -> int:
-        """Highest durable version."""
-        return self._parts.directory.head
-
-    def join(self, request: Join, now: Now) -> Pending[Joined]:
-        """Grant a lease; its record's version is the gateway epoch. The same *instance* again
-        ends its earlier epoch; another live one is Refused(PRECONDITION_FAILED)."""
-        self._core.at(now)
-        lease = self._parts.leases.join(request, now)
-        lease_ms = int(self._core.config.lease_s * 1000)
-        joined = Joined(gateway_epoch=lease.epoch, lease_ms=lease_ms, version=lease.epoch)
-        return self._wait(joined)
-
-    def renew(self, gateway: str, gateway_epoch: int, applied: int, now: Now) -> bool:
-        """False: the lease has ended. Needs no disk."""
-        return self._parts.leases.renew(gateway, gateway_epoch, applied, now)
-
-    def prolong_leases(self, seconds: float, now: Now) -> None:
-        """For a caller that did not run for so long, and heard no renewals (of deliveries too)."""
-        self._parts.leases.prolong(seconds, now)
-        self._deliveries.prolong(seconds)
-
-    def leave(self, gateway: str, gateway_epoch: int, now: Now) -> Pending[None]:
-        self._core.at(now)
-        self._parts.leases.leave(gateway, gateway_epoch)
-        return self._wait(None)
-
-    def not_applied(self, version: int) -> set[tuple[str, int]]:
-        """(gateway, epoch) with a lease that have not applied *version* yet; empty: the barrier
-        is passed. Ask again after ``renew`` and when ``is_directory_changed``."""
-        return self._parts.leases.not_applied(version)
-
-    def leases_ended_since(self, version: int) -> list[tuple[str, int]]:
-        """(gateway, epoch) whose leases ended after *version* was written: to be fenced."""
-        return self._parts.leases.ended_since(version)
-
-
-def _is_another(group: Group, queue: Queue | None) -> bool:
-    """The group of a queue that was made again under the same name."""
-    return queue is not None and all(read.queue is not queue for read in group.reads.values())
+        return self._core.wait(self._late.index(epoch, items))

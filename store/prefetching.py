@@ -19,9 +19,8 @@ from weakref import finalize
 
 from store.direct import PAGE_BYTES, aligned
 from store.disk import Disk, RealDisk
-from store.engine import Prefetch
 from store.kernel_queue import KernelQueue
-from store.log.ahead import AHEAD_CHUNKS, CHUNK_BYTES, CHUNKS_MAX
+from store.log.ahead import AHEAD_CHUNKS, CHUNK_BYTES, CHUNKS_MAX, Prefetch
 
 logger = logging.getLogger("tidegate.store.prefetching")
 

@@ -221,7 +221,7 @@ class Registration:
 
 def current_topics(context: Context) -> tuple[Topics, bodies.DataVersion]:
     """All topics and the version of their table."""
-    topics = {**context.system_topics, **context.engine.topics}
+    topics = {**context.system_topics, **context.engine.catalog.topics}
     return topics, table_version(context)
 
 

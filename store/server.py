@@ -25,7 +25,7 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.private import PrivateCode
 from store.answers import StoreFailed
 from store.committer import Committer
-from store.engine import Prefetch, WriteBatch
+from store.engine import WriteBatch
 from store.handlers.access import PRIVATE_CODES, refusal
 from store.handlers.answers import not_available, refuse
 from store.handlers.backlog import PAUSE_S, QUIET_S, REST_FACTOR, WAIT_S_MAX
@@ -37,6 +37,7 @@ from store.handlers.held import send_checks
 from store.handlers.plain import answer_plain, open_batches
 from store.handlers.send import send_looked_at
 from store.handlers.table import HANDLERS
+from store.log.ahead import Prefetch
 from store.metrics import ServerCounters
 from store.prefetching import DEPTH
 
@@ -157,7 +158,7 @@ class StoreServer:
     def _is_tick_wanted(self) -> bool:
         """After what mostly leaves nothing to do."""
         engine = self.context.engine
-        if engine.wants_ahead:
+        if engine.background.wants_ahead:
             self.read_ahead()
         return engine.has_writes or bool(self.context.backlog) or self.context.streams.has_woken
 
@@ -250,7 +251,7 @@ class StoreServer:
                 self._arm(None, TIMER_S_MAX, now)
         if self.context.backlog:
             self._read_backlog()
-        if self.context.engine.wants_ahead:
+        if self.context.engine.background.wants_ahead:
             self.read_ahead()
         if self._sends or self.context.engine.has_woken:
             self.tick_soon()
@@ -374,7 +375,7 @@ class StoreServer:
     def fetched(self, work: Prefetch) -> None:
         """A part of the log that readers wanted has come, or could not be read."""
         context = self.context
-        context.engine.prefetched(work)
+        context.engine.background.prefetched(work)
         waiting = context.comings.take(work.keys)
         if waiting:
             is_pressing = context.backlog.is_pressing()
@@ -464,7 +465,7 @@ class StoreServer:
         """What gateways said while this process got no CPU is in its sockets, still unread."""
         logger.warning("this process did not run for %.1f s; leases are prolonged", late_s)
         now = clock.read()
-        self.context.engine.prolong_leases(late_s, now)
+        self.context.engine.gateways.prolong_leases(late_s, now)
         self.context.presences.prolong(late_s, now.monotonic)
 
     def _keep_alive(self) -> None:

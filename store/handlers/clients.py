@@ -184,7 +184,8 @@ def query_assignment(
         bodies.MessageQueue(topic=asked.topic, broker_name=context.config.name, queue_id=queue_id)
         for queue_id in range(config.read_queue_count)
     ]
-    told = context.engine.settings(MODES_TABLE).get(f"{asked.topic}@{asked.consumer_group}", b"")
+    modes = context.engine.catalog.settings(MODES_TABLE)
+    told = modes.get(f"{asked.topic}@{asked.consumer_group}", b"")
     mode, _, share = told.decode().partition(" ")
     if mode == "POP":
         mine, word = pop_share_of(context, asked, queues, int(share or 0)), "POP"
@@ -245,7 +246,7 @@ def set_request_mode(
 ) -> RemotingCommand | None:
     """Whether a group's push consumers pull or pop a topic (401)."""
     told = bodies.decode_body(bodies.RequestModeBody, request.body)
-    pending = context.engine.put_setting(
+    pending = context.engine.catalog.put_setting(
         MODES_TABLE,
         f"{told.topic}@{told.consumer_group}",
         f"{told.mode} {told.pop_share_queue_num}".encode(),

@@ -59,7 +59,7 @@ def get_config(
     }
     text = "".join(f"{name}={value}\n" for name, value in lines.items())
     version = bodies.DataVersion(
-        timestamp=context.started.wall_ms, counter=len(context.engine.settings(TABLE))
+        timestamp=context.started.wall_ms, counter=len(context.engine.catalog.settings(TABLE))
     )
     fields = {"version": bodies.encode_body(version).decode()}
     return request.answer(fields=fields, body=text.encode())
@@ -92,7 +92,7 @@ def update_config(
     config = changed(context.config, changes)
     now = clock.read()
     pendings = [
-        context.engine.put_setting(TABLE, name, value.encode(), now)
+        context.engine.catalog.put_setting(TABLE, name, value.encode(), now)
         for name, value in changes.items()
     ]
     use_config(context, config)
@@ -136,7 +136,7 @@ def restore(context: Context) -> None:
     """At start: what was changed in an earlier run still counts."""
     kept = {
         name: value.decode()
-        for name, value in context.engine.settings(TABLE).items()
+        for name, value in context.engine.catalog.settings(TABLE).items()
         if name in HOT_KEYS
     }
     if kept:

@@ -112,7 +112,7 @@ class Context:
 
     def topic(self, name: str) -> TopicConfig | None:
         """A topic of the log, or a system topic."""
-        return self.engine.topics.get(name) or self.system_topics.get(name)
+        return self.engine.catalog.topics.get(name) or self.system_topics.get(name)
 
     def store_ms(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message at *offset* was stored; 0: there is none."""
@@ -145,13 +145,14 @@ class Context:
         places = self.engine.group_places(f"rmq/{group}/{topic}", topic, queue_id)
         if places is not None:
             return places
-        offset = self.engine.query_offset(group, topic, queue_id)
+        offset = self.engine.catalog.query_offset(group, topic, queue_id)
         return offset, offset
 
     def groups_seen(self) -> list[str]:
         """RocketMQ groups that have read or popped something, or are connected."""
         popped = {name.split("/", 2)[1] for name in self.engine.group_names() if name[:4] == "rmq/"}
-        return sorted({*self.engine.offset_groups(), *popped, *self.clients.consumer_groups()})
+        committed = self.engine.catalog.offset_groups()
+        return sorted({*committed, *popped, *self.clients.consumer_groups()})
 
     @property
     def is_busy(self) -> bool:

@@ -47,7 +47,7 @@ def join(
     context.require_directory()
     asked = decode(request, Join)
     check_name(asked.gateway, "gateway")
-    pending = context.engine.join(asked, clock.read())
+    pending = context.engine.gateways.join(asked, clock.read())
     context.when_durable(
         connection, request, pending, lambda joined: request.answer(body=encode_body(joined))
     )
@@ -63,7 +63,9 @@ def renew(
         presence = context.presences.find(GatewayKey(told.gateway, told.gateway_epoch))
         answer = Renewed(is_live=presence is not None, lease_ms=context.config.silence_ms_max)
         return request.answer(body=encode_body(answer))
-    is_live = context.engine.renew(told.gateway, told.gateway_epoch, told.applied, clock.read())
+    is_live = context.engine.gateways.renew(
+        told.gateway, told.gateway_epoch, told.applied, clock.read()
+    )
     context.waits.wake(APPLIED_WAKE)
     answer = Renewed(is_live=is_live, lease_ms=context.config.lease_ms if is_live else 0)
     return request.answer(body=encode_body(answer))
@@ -76,7 +78,7 @@ def leave(
     told = decode(request, Leave)
     context.require_directory()
     now = clock.read()
-    pending = context.engine.leave(told.gateway, told.gateway_epoch, now)
+    pending = context.engine.gateways.leave(told.gateway, told.gateway_epoch, now)
     key = GatewayKey(told.gateway, told.gateway_epoch)
     context.end_gateway(key, Code.HA_NOT_AVAILABLE, "the gateway has left", now)
     context.when_durable(connection, request, pending, lambda _: request.answer())
@@ -92,7 +94,7 @@ def put(
     require(len(asked.writes) <= RECORDS_MAX, "directory", f"more than {RECORDS_MAX} writes")
     for write in asked.writes:
         check_name(write.key, "directory key")
-    pending = context.engine.directory_put(
+    pending = context.engine.gateways.directory_put(
         asked.gateway, asked.gateway_epoch, asked.writes, clock.read()
     )
     context.when_durable(
@@ -113,11 +115,11 @@ def read(
 
     def answer(is_final: bool) -> bool:
         count = max(1, min(asked.count_max, RECORDS_MAX))
-        records, covered = context.engine.directory_read(asked.after, count)
+        records, covered = context.engine.gateways.directory_read(asked.after, count)
         if not records and not is_final:
             return False
         body = DirectoryRecords(
-            records=records, head=covered, is_more=covered < context.engine.directory_head
+            records=records, head=covered, is_more=covered < context.engine.gateways.directory_head
         )
         connection.answer(request, request.answer(body=encode_body(body)))
         return True
@@ -141,10 +143,10 @@ def wait_applied(
     asked = decode(request, DirectoryWait)
 
     def answer(is_final: bool) -> bool:
-        is_applied = not context.engine.not_applied(asked.version)
+        is_applied = not context.engine.gateways.not_applied(asked.version)
         if not is_applied and not is_final:
             return False
-        ended = context.engine.leases_ended_since(asked.version)
+        ended = context.engine.gateways.leases_ended_since(asked.version)
         body = DirectoryWaited(is_applied=is_applied, ended=ended)
         connection.answer(request, request.answer(body=encode_body(body)))
         return True

@@ -32,7 +32,7 @@ def hello(
     now = clock.read()
     key = GatewayKey(told.gateway, told.gateway_epoch)
     if told.gateway_epoch:
-        if context.engine.is_fenced(*key):
+        if context.engine.gateways.is_fenced(*key):
             return request.answer(ResponseCode.GO_AWAY, remark="this gateway epoch is fenced")
         renewed_at = now.monotonic - told.lease_renewed_ms_ago / 1000
         if not context.presences.may_enter(key, renewed_at=renewed_at, opened_at=connection.opened):
@@ -54,7 +54,7 @@ def hello(
         log_id=context.engine.log_id,
         store_epoch=context.engine.epoch,
         is_directory_store=context.config.directory,
-        last_frame=context.engine.last_frame(*key),
+        last_frame=context.engine.gateways.last_frame(*key),
         features=FEATURES,
         now_ms=now.wall_ms,
     )
@@ -87,7 +87,9 @@ def settle(
     asked = decode(request, Settle)
     require(0 < asked.frame <= I64_MAX, asked.gateway, f"frame {asked.frame}")
     require(0 < asked.gateway_epoch <= I64_MAX, asked.gateway, f"epoch {asked.gateway_epoch}")
-    pending = context.engine.settle(asked.gateway, asked.gateway_epoch, asked.frame, clock.read())
+    pending = context.engine.gateways.settle(
+        asked.gateway, asked.gateway_epoch, asked.frame, clock.read()
+    )
     context.when_durable(
         connection, request, pending, lambda answer: request.answer(body=encode_body(answer))
     )
@@ -102,7 +104,7 @@ def fence(
     check_name(told.gateway, "gateway")
     require(0 < told.gateway_epoch <= I64_MAX, told.gateway, f"epoch {told.gateway_epoch}")
     now = clock.read()
-    pending = context.engine.fence(told.gateway, told.gateway_epoch, now)
+    pending = context.engine.gateways.fence(told.gateway, told.gateway_epoch, now)
     context.end_gateway(
         GatewayKey(told.gateway, told.gateway_epoch), Code.PRECONDITION_FAILED, "fenced", now
     )
@@ -114,7 +116,7 @@ def release_once(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """Once-keys whose exchange is over; answered when that is on disk."""
-    pending = context.engine.release_once(_once_keys(request), clock.read())
+    pending = context.engine.gateways.release_once(_once_keys(request), clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -123,7 +125,7 @@ def find_once(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """Which once-keys have a message here; answered when those are on disk."""
-    pending = context.engine.find_once(_once_keys(request), clock.read())
+    pending = context.engine.gateways.find_once(_once_keys(request), clock.read())
     context.when_durable(connection, request, pending, lambda found: request.answer(body=found))
     return None
 
@@ -142,7 +144,7 @@ def live_gateway(
     key = connection.gateway
     if key is None or not key.epoch:
         raise Refused(Code.FORBIDDEN, connection.address, "say HELLO with a gateway epoch first")
-    if context.engine.is_fenced(*key):
+    if context.engine.gateways.is_fenced(*key):
         return request.answer(ResponseCode.GO_AWAY, remark="this gateway epoch is fenced")
     if connection.presence is None or connection.presence.is_ended:
         return request.answer(

@@ -35,7 +35,7 @@ def reset_offset(
     _pop_from(context, group, topic, chosen, now)
     for queue_id, offset in chosen.items():
         context.resets[group, topic, queue_id] = offset
-    pending = context.engine.commit_offsets(
+    pending = context.engine.catalog.commit_offsets(
         [(group, topic, queue_id, offset) for queue_id, offset in chosen.items()], now
     )
     for queue_id in chosen:
@@ -82,7 +82,7 @@ def clone_offsets(
     fields = request.fields
     source, target = text_field(fields, "srcGroup"), text_field(fields, "destGroup")
     topic = fields.get("topic", "")
-    topics = {topic} if topic else {name for name, _ in context.engine.offsets_of(source)}
+    topics = {topic} if topic else {name for name, _ in context.engine.catalog.offsets_of(source)}
     rows = []
     for name in sorted(topics):
         config = context.topic(name)
@@ -94,7 +94,7 @@ def clone_offsets(
                 rows.append((target, name, queue_id, offset))
     if not rows:
         return request.answer()
-    pending = context.engine.commit_offsets(rows, clock.read())
+    pending = context.engine.catalog.commit_offsets(rows, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -148,7 +148,7 @@ def forbid(
     if not told:
         return answer(None)
     value = None if bool_field(fields, "readable") else b"1"
-    pending = context.engine.put_setting(FORBIDDEN_TABLE, key, value, clock.read())
+    pending = context.engine.catalog.put_setting(FORBIDDEN_TABLE, key, value, clock.read())
     context.when_durable(connection, request, pending, answer)
     return None
 
@@ -158,7 +158,7 @@ def request_modes(
 ) -> RemotingCommand | None:
     """Every (topic, group) that was told to pull or pop (402)."""
     table: dict[str, dict[str, object]] = {}
-    for key, value in context.engine.settings(MODES_TABLE).items():
+    for key, value in context.engine.catalog.settings(MODES_TABLE).items():
         topic, _, group = key.rpartition("@")
         mode, _, share = value.decode().partition(" ")
         table.setdefault(topic, {})[group] = {

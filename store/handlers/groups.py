@@ -314,7 +314,7 @@ def create_queue(
     check_key(asked.key)
     check_name(asked.name, "queue")
     check_policy(asked.name, asked.policy)
-    pending = context.engine.create_queue(asked.key, asked.name, asked.policy, clock.read())
+    pending = context.engine.light_queues.create(asked.key, asked.name, asked.policy, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -327,7 +327,7 @@ def drop_queue(
     check_key(asked.key)
     now = clock.read()
     number = context.engine.group_number(asked.group) if asked.group else 0
-    pending = context.engine.drop_queue(asked.key, asked.group, now)
+    pending = context.engine.light_queues.drop(asked.key, asked.group, now)
     if number:
         context.streams.end_group(number, Code.NOT_FOUND, "the queue is gone", now)
     context.when_durable(
@@ -341,7 +341,7 @@ def purge_queue(
 ) -> RemotingCommand | None:
     asked = decode(request, QueuePurge)
     check_key(asked.key)
-    pending = context.engine.purge_queue(asked.key, asked.group, clock.read())
+    pending = context.engine.light_queues.purge(asked.key, asked.group, clock.read())
     context.when_durable(
         connection, request, pending, lambda counts: request.answer(body=encode_body(counts))
     )
@@ -353,7 +353,7 @@ def stat_queue(
 ) -> RemotingCommand | None:
     asked = decode(request, QueueStatRequest)
     check_key(asked.key)
-    counts = context.engine.stat_queue(asked.key, asked.group, clock.read())
+    counts = context.engine.light_queues.stat(asked.key, asked.group, clock.read())
     return request.answer(body=encode_body(counts))
 
 

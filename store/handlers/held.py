@@ -42,7 +42,7 @@ def recall(
         raise Refused(Code.PRECONDITION_FAILED, topic, "topic of the recall handle is another")
     if handle.broker != context.config.name:
         raise Refused(Code.PRECONDITION_FAILED, topic, "broker of the recall handle is another")
-    pending = context.engine.recall(topic, handle.due_ms, handle.message_id, clock.read())
+    pending = context.engine.held.recall(topic, handle.due_ms, handle.message_id, clock.read())
 
     def answer(is_done: bool) -> RemotingCommand:
         if is_done:
@@ -69,16 +69,14 @@ def end_transaction(
     if int_field(fields, "tranStateTableOffset", position) != position:
         hint = "the transaction state table offset wrong"
         raise Refused(Code.INTERNAL_ERROR, group, hint)
-    pending = context.engine.end_transaction(
-        position, group, clock.read(), is_commit=what == COMMIT
-    )
+    pending = context.engine.held.end(position, group, clock.read(), is_commit=what == COMMIT)
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
 
 def send_checks(context: Context) -> None:
     """Ask a live producer of each group, in turn, how its transaction ended."""
-    for check in context.engine.take_checks():
+    for check in context.engine.held.take_checks():
         links = [
             client.link
             for client in context.clients.producers(check.group)

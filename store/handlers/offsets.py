@@ -30,7 +30,7 @@ def query_offset(
     fields = request.fields
     group, topic = text_field(fields, "consumerGroup"), text_field(fields, "topic")
     queue_id = int_field(fields, "queueId")
-    offset = context.engine.query_offset(group, topic, queue_id)
+    offset = context.engine.catalog.query_offset(group, topic, queue_id)
     if offset < 0 and fields.get("setZeroIfNotFound", "true").lower() != "false":
         low, _ = context.engine.offset_range(topic, queue_id)
         if low == 0 and not is_retry_topic(topic) and context.topic(topic) is not None:
@@ -57,7 +57,9 @@ def update_offset(
         raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
     if not 0 <= queue_id <= I32_MAX or not 0 <= offset <= I64_MAX:
         raise Refused(Code.ILLEGAL_OFFSET, topic, f"queue {queue_id}, offset {offset}")
-    pending = context.engine.commit_offsets([(group, topic, queue_id, offset)], clock.read())
+    pending = context.engine.catalog.commit_offsets(
+        [(group, topic, queue_id, offset)], clock.read()
+    )
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -127,8 +129,8 @@ def all_offsets(
 ) -> RemotingCommand | None:
     """The text of Apache's ``consumerOffset.json`` (43)."""
     table: dict[str, dict[str, int]] = {}
-    for group in context.engine.offset_groups():
-        for (topic, queue_id), offset in context.engine.offsets_of(group).items():
+    for group in context.engine.catalog.offset_groups():
+        for (topic, queue_id), offset in context.engine.catalog.offsets_of(group).items():
             table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
     return request.answer(body=msgspec.json.encode({"offsetTable": table}))
 

@@ -24,7 +24,7 @@ _WRITE: Final = int(Permission.WRITE)
 
 
 def is_readable(context: Context, group: str, topic: str) -> bool:
-    forbidden = context.engine.settings(FORBIDDEN_TABLE)
+    forbidden = context.engine.catalog.settings(FORBIDDEN_TABLE)
     return not forbidden or f"{group}@{topic}" not in forbidden
 
 

@@ -54,7 +54,7 @@ class Lane(PlainHead):
 
     def __init__(self, context: Context, topic: str, queue_id: int) -> None:
         super().__init__(topic, queue_id, DISPATCHED if is_addressed(topic) else ())
-        self.version = context.engine.topics_version
+        self.version = context.engine.catalog.topics_version
         self.config = context.config
         self.records = PlainRecords(topic, queue_id, context.store_host, context.config.cluster)
 
@@ -102,7 +102,7 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
     if (
         lane is None
         or lane.config is not context.config
-        or lane.version != context.engine.topics_version
+        or lane.version != context.engine.catalog.topics_version
         or context.appends.is_pressed
     ):
         return False

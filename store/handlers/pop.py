@@ -140,9 +140,9 @@ def open_pop_group(
     if known == spec:
         return number
     now = clock.read()
-    if spec.dead_letter_topic not in context.engine.topics:
+    if spec.dead_letter_topic not in context.engine.catalog.topics:
         dead = TopicConfig(spec.dead_letter_topic, 1, 1, READ_WRITE)
-        context.engine.put_topic(dead, now)
+        context.engine.catalog.put_topic(dead, now)
     number = context.engine.open_group(spec, now).value.group
     context.pop_specs[number] = spec
     return number

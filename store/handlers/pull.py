@@ -221,9 +221,9 @@ def _commit(context: Context, header: PullHeader) -> None:
         return
     if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
         key = (header.group, header.topic, header.queue_id)
-        known = context.engine.query_offset(*key)
+        known = context.engine.catalog.query_offset(*key)
         if key not in context.resets and known != header.commit_offset:
-            context.engine.commit_offsets([(*key, header.commit_offset)], clock.read())
+            context.engine.catalog.commit_offsets([(*key, header.commit_offset)], clock.read())
 
 
 def _wants(context: Context, header: PullHeader) -> Wants:

@@ -149,12 +149,12 @@ def _topic(context: Context, header: SendHeader, now: Now) -> TopicConfig | None
     check_topic_name(name)
     if name in FORBIDDEN_TO_CLIENTS or name.startswith("rmq_sys_"):
         raise Refused(Code.FORBIDDEN, name, f"sending to the system topic [{name}] is forbidden")
-    config = context.engine.topics.get(name)
+    config = context.engine.catalog.topics.get(name)
     if config is not None:
         return config
     config = context.system_topics.get(name)
     if config is not None:  # registered by every broker; of the log with its first message
-        context.engine.put_topic(config._replace(perm=READ_WRITE), now)
+        context.engine.catalog.put_topic(config._replace(perm=READ_WRITE), now)
         return config
     if name.startswith(RETRY_PREFIX):
         use_group(context, name[len(RETRY_PREFIX) :], now)
@@ -164,7 +164,7 @@ def _topic(context: Context, header: SendHeader, now: Now) -> TopicConfig | None
         return None
     count = max(1, min(header.default_queue_count, template.write_queue_count))
     made = TopicConfig(name, count, count, READ_WRITE)
-    context.engine.put_topic(made, now)
+    context.engine.catalog.put_topic(made, now)
     return made
 
 
@@ -188,8 +188,8 @@ def _after_attempts(context: Context, header: SendHeader, now: Now) -> str:
 
 def _dead_letter(context: Context, group: str, now: Now) -> str:
     topic = dead_letter_topic(group)
-    if topic not in context.engine.topics:
-        context.engine.put_topic(TopicConfig(topic, 1, 1, READ_WRITE), now)
+    if topic not in context.engine.catalog.topics:
+        context.engine.catalog.put_topic(TopicConfig(topic, 1, 1, READ_WRITE), now)
     return topic
 
 

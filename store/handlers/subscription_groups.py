@@ -25,7 +25,7 @@ TABLE = "group"
 
 def group_config(context: Context, name: str) -> bodies.GroupConfig | None:
     """A group's configuration; None if nobody has made or used it yet."""
-    text = context.engine.settings(TABLE).get(name)
+    text = context.engine.catalog.settings(TABLE).get(name)
     return None if text is None else _decoded(text)
 
 
@@ -37,11 +37,11 @@ def _decoded(text: bytes) -> bodies.GroupConfig:
 
 def known_group(context: Context, name: str) -> bodies.GroupConfig | None:
     """``use_group`` of one that has all that it needs; None: look closer."""
-    text = context.engine.settings(TABLE).get(name)
+    text = context.engine.catalog.settings(TABLE).get(name)
     if text is None:
         return None
     config = _decoded(text)
-    if config.retry_queue_nums and retry_topic(name) not in context.engine.topics:
+    if config.retry_queue_nums and retry_topic(name) not in context.engine.catalog.topics:
         return None
     return config
 
@@ -62,11 +62,11 @@ def use_group(context: Context, name: str, now: Now) -> bodies.GroupConfig:
             hint = f"subscription group not exist, {name}"
             raise Refused(Code.CONSUMER_GROUP_NOT_FOUND, name, hint)
         config = bodies.GroupConfig(group_name=name)
-        context.engine.put_setting(TABLE, name, msgspec.json.encode(config), now)
+        context.engine.catalog.put_setting(TABLE, name, msgspec.json.encode(config), now)
     topic = retry_topic(name)
-    if config.retry_queue_nums and topic not in context.engine.topics:
+    if config.retry_queue_nums and topic not in context.engine.catalog.topics:
         count = config.retry_queue_nums
-        context.engine.put_topic(TopicConfig(topic, count, count, READ_WRITE), now)
+        context.engine.catalog.put_topic(TopicConfig(topic, count, count, READ_WRITE), now)
     return config
 
 
@@ -96,7 +96,7 @@ def _update(
     for config in configs:
         check_group_name(config.group_name)
         text = msgspec.json.encode(config)
-        pending = context.engine.put_setting(TABLE, config.group_name, text, now)
+        pending = context.engine.catalog.put_setting(TABLE, config.group_name, text, now)
         use_group(context, config.group_name, now)
     if pending is None:
         return request.answer()
@@ -119,7 +119,7 @@ def get_all_groups(
 ) -> RemotingCommand | None:
     table = {
         name: msgspec.json.decode(text, type=bodies.GroupConfig)
-        for name, text in context.engine.settings(TABLE).items()
+        for name, text in context.engine.catalog.settings(TABLE).items()
     }
     version = bodies.DataVersion(timestamp=context.started.wall_ms, counter=len(table))
     body = bodies.GroupConfigTable(subscription_group_table=table, data_version=version)
@@ -135,7 +135,7 @@ def delete_group(
     now = clock.read()
     for group in context.pop_groups(name):
         context.engine.drop_group(group, 0, now)
-    pending = context.engine.put_setting(TABLE, name, None, now)
+    pending = context.engine.catalog.put_setting(TABLE, name, None, now)
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -169,7 +169,8 @@ def consume_offsets(
     context: Context, group: str, topics: Collection[str] = ()
 ) -> list[tuple[bodies.MessageQueue, bodies.OffsetWrapper]]:
     """Where *group* stands in every queue of what it reads, or of *topics* only."""
-    names = {name for name, _ in context.engine.offsets_of(group)} | context.popped_topics(group)
+    committed = context.engine.catalog.offsets_of(group)
+    names = {name for name, _ in committed} | context.popped_topics(group)
     if topics:
         names &= set(topics)
     items = []

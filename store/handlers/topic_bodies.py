@@ -20,7 +20,7 @@ def topic_body(config: TopicConfig) -> bodies.TopicConfig:
 
 def topic_table(context: Context) -> bodies.TopicConfigWrapper:
     """All topics and the version of their table; it rises over restarts of the store."""
-    topics = {**context.system_topics, **context.engine.topics}
+    topics = {**context.system_topics, **context.engine.catalog.topics}
     return bodies.TopicConfigWrapper(
         topic_config_table={name: topic_body(config) for name, config in topics.items()},
         data_version=table_version(context),
@@ -30,5 +30,5 @@ def topic_table(context: Context) -> bodies.TopicConfigWrapper:
 def table_version(context: Context) -> bodies.DataVersion:
     """Rises with every change, and with every start of the store."""
     return bodies.DataVersion(
-        timestamp=context.started.wall_ms, counter=context.engine.topics_version
+        timestamp=context.started.wall_ms, counter=context.engine.catalog.topics_version
     )

@@ -27,7 +27,7 @@ def update_topic(
     """Create or change a topic (17); known to the name servers right after."""
     fields = request.fields
     name = text_field(fields, "topic")
-    known = context.engine.topics.get(name)
+    known = context.engine.catalog.topics.get(name)
     if known is not None and bool_field(fields, IF_ABSENT):
         return request.answer(fields={"writeQueueNums": str(known.write_queue_count)})
     config = TopicConfig(
@@ -40,7 +40,7 @@ def update_topic(
         change_attributes(known.attributes if known else {}, fields.get("attributes", "")),
     )
     check_topic(config)
-    pending = context.engine.put_topic(config, clock.read())
+    pending = context.engine.catalog.put_topic(config, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -67,7 +67,7 @@ def update_topics(
     if not configs:
         return request.answer()
     now = clock.read()
-    pendings = [context.engine.put_topic(config, now) for config in configs]
+    pendings = [context.engine.catalog.put_topic(config, now) for config in configs]
     context.when_durable(connection, request, pendings[-1], lambda _: request.answer())
     return None
 
@@ -106,7 +106,7 @@ def delete_topic(
     name = text_field(request.fields, "topic")
     if is_system_topic(name) or name in context.system_topics:
         raise Refused(Code.ILLEGAL_TOPIC, name, f"{name} is a system topic")
-    pending = context.engine.delete_topic(name, clock.read())
+    pending = context.engine.catalog.delete_topic(name, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 
@@ -163,7 +163,7 @@ def topics_of_consumer(
 ) -> RemotingCommand | None:
     """Topics that a group has offsets or subscriptions for (343)."""
     group = text_field(request.fields, "group")
-    names = {topic for topic, _ in context.engine.offsets_of(group)}
+    names = {topic for topic, _ in context.engine.catalog.offsets_of(group)}
     names |= context.popped_topics(group)
     body = bodies.TopicList(topic_list=sorted(names))
     return request.answer(body=bodies.encode_body(body))
@@ -176,8 +176,8 @@ def groups_of_topic(
     topic = text_field(request.fields, "topic")
     groups = {
         group
-        for group in context.engine.offset_groups()
-        if any(name == topic for name, _ in context.engine.offsets_of(group))
+        for group in context.engine.catalog.offset_groups()
+        if any(name == topic for name, _ in context.engine.catalog.offsets_of(group))
     }
     groups |= {
         group

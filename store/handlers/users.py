@@ -34,12 +34,12 @@ NAME_BYTES_MAX: Final = 255
 
 
 def find_user(context: Context, name: str) -> UserInfo | None:
-    found = context.engine.settings(USERS_TABLE).get(name)
+    found = context.engine.catalog.settings(USERS_TABLE).get(name)
     return _user_of(found) if found is not None else None
 
 
 def find_acl(context: Context, name: str) -> AclInfo | None:
-    found = context.engine.settings(ACLS_TABLE).get(name)
+    found = context.engine.catalog.settings(ACLS_TABLE).get(name)
     return _acl_of(found) if found is not None else None
 
 
@@ -70,7 +70,7 @@ def create_user(
     told = decode_body(UserInfo, request.body)
     if not told.password:
         raise Refused(Code.FORBIDDEN, name, "password can not be blank")
-    users = context.engine.settings(USERS_TABLE)
+    users = context.engine.catalog.settings(USERS_TABLE)
     if name in users or name == context.access_key:
         raise Refused(Code.FORBIDDEN, name, "The user is existed")
     if len(users) >= USERS_MAX:
@@ -121,7 +121,7 @@ def delete_user(
         return request.answer()
     _check_super(connection, user)
     if find_acl(context, name) is not None:
-        context.engine.put_setting(ACLS_TABLE, name, None, clock.read())
+        context.engine.catalog.put_setting(ACLS_TABLE, name, None, clock.read())
     return _put(context, connection, request, USERS_TABLE, name, None)
 
 
@@ -136,7 +136,7 @@ def list_users(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     wanted = text_field(request.fields, "filter", "")
-    users = context.engine.settings(USERS_TABLE)
+    users = context.engine.catalog.settings(USERS_TABLE)
     found = [_user_of(users[name]) for name in sorted(users) if wanted in name]
     return request.answer(body=msgspec.json.encode(found) if found else b"")
 
@@ -202,7 +202,7 @@ def list_acls(
     """Of users whose subject has the one text in it, entries whose resource has the other."""
     wanted = text_field(request.fields, "subjectFilter", "")
     resource = text_field(request.fields, "resourceFilter", "")
-    acls = context.engine.settings(ACLS_TABLE)
+    acls = context.engine.catalog.settings(ACLS_TABLE)
     found: list[AclInfo] = []
     for name in sorted(acls):
         rights = _acl_of(acls[name])
@@ -219,7 +219,7 @@ def _put(
     name: str,
     value: bytes | None,
 ) -> RemotingCommand | None:
-    pending = context.engine.put_setting(table, name, value, clock.read())
+    pending = context.engine.catalog.put_setting(table, name, value, clock.read())
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 

@@ -14,7 +14,7 @@ from protocols.canonical import DISPATCH_KEY
 from protocols.clock import Now
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.sending import ItemFlag, SendFrame
-from store.answers import STORE_FULL, AppendResult, TopicConfig
+from store.answers import STORE_FULL, AppendResult, Pending, TopicConfig
 from store.appender import Draft, Plan, append_messages
 from store.core import Core
 from store.late import is_addressed, usable_lights
@@ -230,20 +230,21 @@ class Holding:
 
     # ── recall, end of a transaction ────────────────────────────────────────────────────
 
-    def recall(self, topic: str, due_ms: int, message_id: str) -> bool:
+    def recall(self, topic: str, due_ms: int, message_id: str, now: Now) -> Pending[bool]:
         """Withdraw a delayed message before its time; False: there is none any more."""
+        self._core.at(now)
         held, wanted, name = self._held, message_id.encode(), topic.encode()
         position = held.wheel.remove(
             due_ms, name_of(wanted), lambda at: held.is_recalled_by(at, name, wanted)
         )
-        if position < 0:
-            return False
-        self._log_end(Kind.TIMER_FIRED, [position])
-        self._core.counters.recalled += 1
-        return True
+        if position >= 0:
+            self._log_end(Kind.TIMER_FIRED, [position])
+            self._core.counters.recalled += 1
+        return self._core.wait(position >= 0)
 
-    def end(self, position: int, group: str, *, is_commit: bool) -> AppendResult:
+    def end(self, position: int, group: str, now: Now, *, is_commit: bool) -> Pending[AppendResult]:
         """Commit or roll back the half at *position*. Raises Refused."""
+        self._core.at(now)
         half = self._held.halves.get(position)
         if half is None:
             hint = "no open transaction at that position"
@@ -257,10 +258,15 @@ class Holding:
         self._log_end(Kind.TRANSACTION_END, [position])
         self._held.halves.end(position)
         if release is None:
-            return AppendResult(Code.OK, 0, -1, -1)
+            return self._core.wait(AppendResult(Code.OK, 0, -1, -1))
         ((stored, offset),) = self._append([release])
-        queue = release.plan.queue
-        return AppendResult(Code.OK, stored, queue.queue_id if queue else -1, offset)
+        queue_id = release.plan.queue.queue_id if release.plan.queue else -1
+        return self._core.wait(AppendResult(Code.OK, stored, queue_id, offset))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(delayed messages that wait, open half messages)."""
+        return len(self._held.wheel), len(self._held.halves)
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 

@@ -80,7 +80,7 @@ def open_engine(folder: str) -> Engine:
     disk = RealDisk(folder)
     engine = Engine(disk, CONFIG)
     engine.recover(NOW)
-    engine.put_topic(TopicConfig("bench"), NOW)
+    engine.catalog.put_topic(TopicConfig("bench"), NOW)
     batch = engine.take_writes()
     assert batch is not None
     batch.execute(disk)

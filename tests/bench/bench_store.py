@@ -33,8 +33,9 @@ from protocols.remoting.sending import (
 from protocols.remoting.settling import AckItem, decode_acks, encode_acks
 from store.answers import EngineConfig, TopicConfig
 from store.disk import RealDisk
-from store.engine import Engine, PrepareSegment, WriteBatch
+from store.engine import Engine, WriteBatch
 from store.index.sealing import SealWork
+from store.log.spares import PrepareSegment
 from tests.store.engine_kit import make_record
 
 CONFIG: Final = EngineConfig(log_bytes_max=64 << 30, disk_free_bytes_min=1 << 20)
@@ -72,7 +73,7 @@ class Store:
         return Now(time.monotonic(), int(time.time() * 1000))
 
     def topic(self, name: str) -> None:
-        self.engine.put_topic(TopicConfig(name, QUEUES, QUEUES), self.now())
+        self.engine.catalog.put_topic(TopicConfig(name, QUEUES, QUEUES), self.now())
         self.drain()
 
     def turn(self) -> None:
@@ -112,17 +113,23 @@ class Store:
             self._making = None
             done()
         engine, disk, run = self.engine, self.disk, self._keeper.submit
-        if (spare := engine.segment_wanted()) is not None:
-            self._making = (lambda: engine.segment_prepared(spare), run(_until_done, spare, disk))
-        elif (work := engine.seal_due()) is not None:
+        if (spare := engine.background.segment_wanted()) is not None:
+            self._making = (
+                lambda: engine.background.segment_prepared(spare),
+                run(_until_done, spare, disk),
+            )
+        elif (work := engine.background.seal_due()) is not None:
             while not work.gather():
                 pass
             self._making = (lambda: _released(engine, work), run(work.execute, disk))
-        elif (upkeep := engine.upkeep_due()) is not None:
-            self._making = (lambda: engine.upkeep_done(upkeep), run(upkeep.execute, disk))
-        elif (snapshot := engine.snapshot_due(self.now())) is not None:
+        elif (upkeep := engine.background.upkeep_due()) is not None:
             self._making = (
-                lambda: engine.snapshot_written(snapshot),
+                lambda: engine.background.upkeep_done(upkeep),
+                run(upkeep.execute, disk),
+            )
+        elif (snapshot := engine.background.snapshot_due(self.now())) is not None:
+            self._making = (
+                lambda: engine.background.snapshot_written(snapshot),
                 run(snapshot.execute, disk),
             )
         elif time.monotonic() - self._looked > 1:
@@ -157,7 +164,7 @@ def _until_done(spare: PrepareSegment, disk: RealDisk) -> None:
 def _released(engine: Engine, work: SealWork) -> None:
     while not work.release():
         pass
-    engine.seal_done()
+    engine.background.seal_done()
 
 
 def frame(number: int, record: bytes, count: int, sets: list[SendSet] | None = None) -> bytes:

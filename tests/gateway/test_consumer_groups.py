@@ -41,7 +41,7 @@ async def core(stores: StoreCluster) -> AsyncIterator[Core]:
     core = Core("gw-1", stores.name_servers)
     await core.start()
     topic = TopicConfig("P", 4, 4, attributes={"message.type": "PRIORITY"})
-    stores.stores["a"]._engine.put_topic(topic, clock.read())  # type: ignore[union-attr]
+    stores.stores["a"]._engine.catalog.put_topic(topic, clock.read())  # type: ignore[union-attr]
     await until(lambda: core.cluster.routes.exists("P"))
     yield core
     await core.stop()

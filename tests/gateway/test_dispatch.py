@@ -130,11 +130,12 @@ async def test_a_message_of_a_gateway_has_no_entry(world: World) -> None:
     """It was matched before it was stored: nothing is dispatched."""
     engine = world.stores.stores["a"]._engine
     assert engine is not None
-    engine.put_topic(TopicConfig("sent", 1, 1), clock.read())
+    engine.catalog.put_topic(TopicConfig("sent", 1, 1), clock.read())
     sink = await world.subscribe(world.core, "sent/#", "mqtt//s")
     await world.core.pipeline.send(call(), messages("sent/x", b"1"))
     await sink.wait(1)
-    assert engine.stat_queue(QueueRef(QueueKind.DISPATCH, "$dispatch").key(), "").stored_count == 0
+    dispatch = QueueRef(QueueKind.DISPATCH, "$dispatch").key()
+    assert engine.light_queues.stat(dispatch, "").stored_count == 0
 
 
 async def test_a_delayed_retained_value_is_set_and_cleared_when_it_is_due(world: World) -> None:

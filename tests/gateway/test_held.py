@@ -41,7 +41,7 @@ class World:
 
     def held(self) -> tuple[int, int]:
         """Delayed and half messages of all stores."""
-        counts = [store._engine.held_counts for store in self.stores.stores.values()]  # type: ignore[union-attr]
+        counts = [store._engine.held.counts for store in self.stores.stores.values()]  # type: ignore[union-attr]
         return sum(delayed for delayed, _ in counts), sum(halves for _, halves in counts)
 
 
@@ -53,7 +53,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     core = Core("gw-1", stores.name_servers)
     await core.start(store_count=2)
     for store in stores.stores.values():
-        store._engine.put_topic(TopicConfig("t", 2, 2), clock.read())  # type: ignore[union-attr]
+        store._engine.catalog.put_topic(TopicConfig("t", 2, 2), clock.read())  # type: ignore[union-attr]
     await until(lambda: core.cluster.routes.exists("t"))
     yield World(stores, core)
     await core.stop()

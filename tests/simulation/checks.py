@@ -27,14 +27,14 @@ def compare(engine: Engine, model: Model, now: Now, *, may_go: bool) -> None:
 
     *may_go*: messages that nobody is owed may be gone, with the segments they were in.
     """
-    topics = {name: config.write_queue_count for name, config in engine.topics.items()}
+    topics = {name: config.write_queue_count for name, config in engine.catalog.topics.items()}
     expect("topics", topics, model.topics)
-    expect("settings", dict(engine.settings("kv")), model.settings)
+    expect("settings", dict(engine.catalog.settings("kv")), model.settings)
     for (group, topic, queue_id), offset in model.offsets.items():
-        expect("consumer offset", engine.query_offset(group, topic, queue_id), offset)
+        expect("consumer offset", engine.catalog.query_offset(group, topic, queue_id), offset)
     for name, entries in model.queues.items():
         compare_queue(engine, name, entries, may_go=may_go)
-    records, covered = engine.directory_read(0, ALL)
+    records, covered = engine.gateways.directory_read(0, ALL)
     rows = {one.key: (one.value, one.version, one.gateway, one.gateway_epoch) for one in records}
     expect("directory", rows, model.directory)
     expect("directory version", covered, model.version)
@@ -126,7 +126,7 @@ def compare_frames(
 ) -> None:
     """What became of each frame; one that did not run is spent by the question."""
     for number in numbers:
-        pending = engine.settle(gateway, epoch, number, now)
+        pending = engine.gateways.settle(gateway, epoch, number, now)
         wanted = model.frames.get(gateway, {}).get(number)
         expect(f"frame {number} ran", pending.value.did_run, wanted is not None)
         if wanted is not None:

@@ -82,7 +82,7 @@ class HeldScript:
         self.checked: set[int] = set()
         self.crashes = 0
         self._start()
-        self.engine.put_topic(TopicConfig("t", QUEUES, QUEUES), self.now)
+        self.engine.catalog.put_topic(TopicConfig("t", QUEUES, QUEUES), self.now)
         self._commit()
 
     def _start(self) -> None:
@@ -115,7 +115,7 @@ class HeldScript:
     def _settle(self) -> None:
         """Frames without an answer: they ran, or never will."""
         for number in sorted(self.open_frames):
-            pending = self.engine.settle("gw", 7, number, self.now)
+            pending = self.engine.gateways.settle("gw", 7, number, self.now)
             self._commit()
             settled = pending.result()
             bodies = self.open_frames.pop(number)
@@ -170,9 +170,7 @@ class HeldScript:
         if half.is_commit is None:
             half.is_commit = self.random.random() < 0.6
         try:
-            pending = self.engine.end_transaction(
-                half.position, "p", self.now, is_commit=half.is_commit
-            )
+            pending = self.engine.held.end(half.position, "p", self.now, is_commit=half.is_commit)
         except Refused as refused:
             if refused.code != Code.MESSAGE_NOT_FOUND:
                 raise Broken(f"end of {half.position}: {refused}") from refused
@@ -205,7 +203,7 @@ class HeldScript:
         if not waiting:
             return
         body = self.random.choice(waiting)
-        pending = self.engine.recall("t", self.due[body], self.names[body], self.now)
+        pending = self.engine.held.recall("t", self.due[body], self.names[body], self.now)
         if not pending.value:
             return
         self.maybe.add(body)
@@ -235,7 +233,7 @@ class HeldScript:
         self.engine.tick(self.now)
         self._look_for_loss()
         open_halves = {h.position for h in self.halves.values() if not h.is_answered}
-        for check in self.engine.take_checks():
+        for check in self.engine.held.take_checks():
             if check.position in {h.position for h in self.halves.values()} - open_halves:
                 raise Broken(f"asked about {check.position}, whose end was answered")
             self.checked.add(check.position)

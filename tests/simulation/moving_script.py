@@ -77,7 +77,7 @@ class MovingScript:
         self.holder = self.random.randrange(1, 1 << 30)
 
     def _set_up(self) -> None:
-        self.engine.put_topic(TopicConfig("t", 2, 2), self.now)
+        self.engine.catalog.put_topic(TopicConfig("t", 2, 2), self.now)
         reads = [ReadItem(tag=tag, key=key) for tag, key in enumerate(KEYS, 1)]
         opened = self.engine.open_group(GroupOpen(name="g", reads=reads), self.now)
         self._commit()
@@ -138,7 +138,7 @@ class MovingScript:
         """Ask about every frame without an answer; what never ran goes into new frames."""
         again: list[list[bytes]] = []
         for number in sorted(self.open_frames):
-            pending = self.engine.settle("gw", 7, number, self.now)
+            pending = self.engine.gateways.settle("gw", 7, number, self.now)
             self._commit()
             settled = pending.result()
             if settled.did_run:
@@ -203,7 +203,7 @@ class MovingScript:
 
     def _seal(self) -> None:
         """Index files; at times other things happen in between."""
-        work = self.engine.seal_due()
+        work = self.engine.background.seal_due()
         if work is None:
             return
         while not work.gather():
@@ -213,7 +213,7 @@ class MovingScript:
             self._send()
         while not work.release():
             pass
-        self.engine.seal_done()
+        self.engine.background.seal_done()
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

@@ -67,7 +67,7 @@ class PolicyScript:
             "max_priority": self.levels,
             "dead_letter": "amqp//",
         }
-        self.engine.create_queue(KEY, "//q", policy, self.now)
+        self.engine.light_queues.create(KEY, "//q", policy, self.now)
         self.engine.open_group(_letters(), self.now)
         self._commit()
         self.group = self.engine.group_number(GROUP)
@@ -152,7 +152,7 @@ class PolicyScript:
             batch.execute(self.disk)
             self.engine.confirm(batch)
             self.engine.enforce(self.now)
-            ready = self.engine.stat_queue(KEY, GROUP).ready_count
+            ready = self.engine.light_queues.stat(KEY, GROUP).ready_count
             if ready > LIMIT:
                 raise Broken(f"{ready} ready, at most {LIMIT} may be")
 

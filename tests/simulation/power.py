@@ -44,22 +44,22 @@ def fail_and_recover(
 
 
 def write_snapshot(engine: Engine, disk: SimulatedDisk, now: Now) -> None:
-    work = engine.snapshot_due(now)
+    work = engine.background.snapshot_due(now)
     if work is not None:
         work.execute(disk)
-        engine.snapshot_written(work)
+        engine.background.snapshot_written(work)
 
 
 def drop_files(engine: Engine, disk: SimulatedDisk) -> None:
-    upkeep = engine.upkeep_due()
+    upkeep = engine.background.upkeep_due()
     if upkeep is not None:
         upkeep.execute(disk)
-        engine.upkeep_done(upkeep)
+        engine.background.upkeep_done(upkeep)
 
 
 def prepare_segment(engine: Engine, disk: SimulatedDisk) -> None:
-    wanted = engine.segment_wanted()
+    wanted = engine.background.segment_wanted()
     if wanted is not None:
         while not wanted.execute(disk):
             pass
-        engine.segment_prepared(wanted)
+        engine.background.segment_prepared(wanted)

@@ -75,10 +75,10 @@ class Stage(Driver):
         self.drain()
 
     def snapshot(self) -> None:
-        work = self.engine.snapshot_due(self.now, is_forced=True)
+        work = self.engine.background.snapshot_due(self.now, is_forced=True)
         assert work is not None
         work.execute(self.disk)
-        self.engine.snapshot_written(work)
+        self.engine.background.snapshot_written(work)
 
     def stored(self) -> list[bytes]:
         low, high = self.engine.offset_range("t", 0)
@@ -283,7 +283,7 @@ def the_block_of_a_frame_rots_before_it_is_settled() -> None:
     stage.settle()
     stage.restart()
     stage.disk.flip_bit(segment_name(1), at - 2 * ENTRY.size + 36)  # its stored queue offset
-    pending = stage.engine.settle("gw", 1, 2, stage.now)
+    pending = stage.engine.gateways.settle("gw", 1, 2, stage.now)
     if pending.value.did_run:
         answer = decode_send_answer(pending.value.answer)
         expect("offsets", list(answer.offsets), [1, 2])
@@ -357,7 +357,7 @@ def a_full_log_with_a_backlog_that_only_acks_can_free() -> None:
     expect("acks", set(stage.ack(group, granted)), {int(Code.OK)})
     for _ in range(2):
         stage.snapshot()
-        stage.engine.put_setting("kv", "a", b"b", stage.now)
+        stage.engine.catalog.put_setting("kv", "a", b"b", stage.now)
         stage.drain()
     for _ in range(3):
         stage.later(5)
@@ -371,7 +371,7 @@ def a_frame_repeated_after_a_lost_answer() -> None:
     stage = staged()
     positions = stage.send(b"one", b"two")
     stage.power_cut()
-    pending = stage.engine.settle("gw", 1, 1, stage.now)
+    pending = stage.engine.gateways.settle("gw", 1, 1, stage.now)
     expect("did run", pending.value.did_run, True)
     expect("answer", list(decode_send_answer(pending.value.answer).positions), positions)
     again = stage.engine.send("gw", make_frame(1, 1, [b"one", b"two"]), stage.now)

@@ -92,7 +92,7 @@ class Script(Consumers):
             self.steps.append(self.fill_disk)
 
     def _set_up(self) -> None:
-        put = self.engine.put_topic
+        put = self.engine.catalog.put_topic
         for name, count, perm in (("t", 2, 6), ("locked", 1, 4)):
             if name not in self.head.topics:
                 put(TopicConfig(name, count, count, perm), self.now)
@@ -155,7 +155,7 @@ class Script(Consumers):
             open_frames, gateway.unanswered = gateway.unanswered, []
             ran = self.head.frames.get(gateway.name, {})
             for number in open_frames:
-                pending = self.engine.settle(gateway.name, gateway.epoch, number, self.now)
+                pending = self.engine.gateways.settle(gateway.name, gateway.epoch, number, self.now)
                 wanted = ran.get(number)
                 expect(f"frame {number} ran", pending.value.did_run, wanted is not None)
                 if wanted is not None:
@@ -317,17 +317,17 @@ class Script(Consumers):
         number = self.random.randrange(100)
         if number < 40:
             name, value = f"k{number % 3}", b"%d" % number if number % 2 else None
-            self.expect_waits(self.engine.put_setting("kv", name, value, self.now))
+            self.expect_waits(self.engine.catalog.put_setting("kv", name, value, self.now))
             self.change(lambda model: _set(model.settings, name, value))
         elif number < 80:
             key = ("readers", "t", number % 2)
-            self.engine.commit_offsets([(*key, number)], self.now)
+            self.engine.catalog.commit_offsets([(*key, number)], self.now)
             self.change(lambda model: model.offsets.__setitem__(key, number))
         elif number < 90:
-            self.engine.put_topic(TopicConfig("x", 1, 1), self.now)
+            self.engine.catalog.put_topic(TopicConfig("x", 1, 1), self.now)
             self.change(partial(_put_topic, name="x", count=1))
         else:
-            self.engine.delete_topic("x", self.now)
+            self.engine.catalog.delete_topic("x", self.now)
             self.change(lambda model: model.topics.pop("x", None) and None)
 
     def put_directory(self) -> None:
@@ -340,7 +340,8 @@ class Script(Consumers):
         write = DirectoryWrite(
             key=key, value=value, if_version=wanted, is_bound=bool(gateway) and value is not None
         )
-        ((did_win, _),) = self.engine.directory_put(gateway, epoch, [write], self.now).value
+        put = self.engine.gateways.directory_put(gateway, epoch, [write], self.now)
+        ((did_win, _),) = put.value
         expect("a conditional write wins", did_win, wanted in (None, version))
         if did_win:
             owner = (gateway, epoch) if write.is_bound else ("", 0)
@@ -351,15 +352,15 @@ class Script(Consumers):
         found = self.leases.get(name)
         monotonic = self.now.monotonic
         if found is not None and self.random.random() < 0.6:
-            expect("renewed", self.engine.renew(name, found[0], 0, self.now), True)
+            expect("renewed", self.engine.gateways.renew(name, found[0], 0, self.now), True)
             self.leases[name] = (found[0], monotonic)
             return
         if found is not None:
-            self.engine.leave(name, found[0], self.now)
+            self.engine.gateways.leave(name, found[0], self.now)
             self._lease_ended(name)
             return
         request = Join(gateway=name, instance="i")
-        epoch = self.engine.join(request, self.now).value.gateway_epoch
+        epoch = self.engine.gateways.join(request, self.now).value.gateway_epoch
         self.leases[name] = (epoch, monotonic)
         (record,) = [one for one in self._written() if one.key == f"gateway/{name}"]
         value = record.value
@@ -368,10 +369,10 @@ class Script(Consumers):
     def light_queue(self) -> None:
         """A queue that somebody declares and deletes, with its group."""
         if Q in self.head.queues:
-            self.engine.drop_queue(Q, "q", self.now)
+            self.engine.light_queues.drop(Q, "q", self.now)
             self.change(_drop_q)
         else:
-            self.engine.create_queue(Q, "q", {}, self.now)
+            self.engine.light_queues.create(Q, "q", {}, self.now)
             self.change(lambda model: model.queues.__setitem__(Q, []))
             self.open("q", by_key((Q,)))
 
@@ -400,7 +401,7 @@ class Script(Consumers):
 
     def _seal(self) -> None:
         """The index of sealed segments goes to files, step by step, other work between."""
-        work = self.sealing or self.engine.seal_due()
+        work = self.sealing or self.engine.background.seal_due()
         self.sealing = None
         if work is None:
             return
@@ -410,7 +411,7 @@ class Script(Consumers):
             work.execute(self.disk)
             while not work.release():
                 pass
-            self.engine.seal_done()
+            self.engine.background.seal_done()
         else:
             self.sealing = work
 

@@ -82,23 +82,23 @@ class Failing(Driver):
     def in_background(self) -> None:
         """A failure here is tried again later, and no failure of the log."""
         try:
-            wanted = self.engine.segment_wanted()
+            wanted = self.engine.background.segment_wanted()
             if wanted is not None:
                 while not wanted.execute(self.disk):
                     pass
-                self.engine.segment_prepared(wanted)
-            snapshot = self.engine.snapshot_due(self.now)
+                self.engine.background.segment_prepared(wanted)
+            snapshot = self.engine.background.snapshot_due(self.now)
             if snapshot is not None:
                 snapshot.execute(self.disk)
-                self.engine.snapshot_written(snapshot)
+                self.engine.background.snapshot_written(snapshot)
             self.seal()
             self.keep_house()
         except OSError:
-            self.engine.seal_done()
+            self.engine.background.seal_done()
 
     def run(self) -> None:
         try:
-            self.engine.put_topic(TopicConfig("t", 1, 1), self.now)
+            self.engine.catalog.put_topic(TopicConfig("t", 1, 1), self.now)
             self._drain()
             self.open("g", [ReadItem(tag=1, key=A)])
             for number in range(ROUNDS):

@@ -167,7 +167,7 @@ class World:
             group.lose_holders(self.now.monotonic, self.config.orphan_s)
         self.floor = self.engine.confirmed
         self._advance()
-        records, _ = self.engine.directory_read(0, checks.ALL)
+        records, _ = self.engine.gateways.directory_read(0, checks.ALL)
         alive = [one for one in records if one.value is not None]
         self.leases = {
             one.gateway: (one.gateway_epoch, self.now.monotonic)
@@ -295,7 +295,7 @@ class World:
             if pending.error is None:
                 raise Broken("an answer without an error after a failed sync")
         try:
-            self.engine.put_setting("kv", "late", b"x", self.now)
+            self.engine.catalog.put_setting("kv", "late", b"x", self.now)
         except StoreFailed:
             return
         raise Broken("a store whose disk failed goes on")

@@ -109,20 +109,20 @@ class Driver:
 
     def keep_house(self) -> None:
         """What the background thread does with files that were given up."""
-        while (upkeep := self.engine.upkeep_due()) is not None:
+        while (upkeep := self.engine.background.upkeep_due()) is not None:
             upkeep.execute(self.disk)
-            self.engine.upkeep_done(upkeep)
+            self.engine.background.upkeep_done(upkeep)
 
     def seal(self) -> bool:
         """Index files for all sealed segments but the newest two; False: there was none to make."""
         is_any = False
-        while (work := self.engine.seal_due()) is not None:
+        while (work := self.engine.background.seal_due()) is not None:
             while not work.gather():
                 pass
             work.execute(self.disk)
             while not work.release():
                 pass
-            self.engine.seal_done()
+            self.engine.background.seal_done()
             is_any = True
         return is_any
 
@@ -134,7 +134,7 @@ class Driver:
         self.keep_house()
 
     def topic(self, name: str = "t", queues: int = 4) -> None:
-        self.engine.put_topic(TopicConfig(name, queues, queues), self.now)
+        self.engine.catalog.put_topic(TopicConfig(name, queues, queues), self.now)
         self.drain()
 
     def open(self, name: str, reads: Sequence[ReadItem], **facts: object) -> int:

@@ -102,7 +102,7 @@ def run(
     answers: list[object] = []
     for number, body in enumerate(frames):
         if number % 2:  # a state record that goes into the same block
-            driver.engine.fence("another", number, driver.now)
+            driver.engine.gateways.fence("another", number, driver.now)
         frame = decode(body)
         frame.lone = frame.lone if is_short else None
         pending = driver.engine.send("gw", frame, driver.now)
@@ -118,7 +118,7 @@ def run(
     driver.restart()
     assert driver.report.torn_bytes == driver.report.rotten_records == 0
     assert contents(driver) == facts
-    assert driver.engine.is_fenced("another", len(frames) - 1)
+    assert driver.engine.gateways.is_fenced("another", len(frames) - 1)
     return written, answers, facts
 
 

@@ -28,7 +28,7 @@ LAG_S = LAG_MS / 1000 + 1
 def compacted() -> Driver:
     store = Driver(config=TINY)
     config = TopicConfig("c", 1, 1, attributes={"cleanup.policy": "COMPACTION"})
-    store.engine.put_topic(config, store.now)
+    store.engine.catalog.put_topic(config, store.now)
     store.drain()
     return store
 
@@ -153,7 +153,7 @@ def test_messages_from_before_the_policy_are_as_ever() -> None:
     for number in range(4):
         put(store, "k", b"%d" % number)
     config = TopicConfig("c", 1, 1, attributes={"cleanup.policy": "COMPACTION"})
-    store.engine.put_topic(config, store.now)
+    store.engine.catalog.put_topic(config, store.now)
     store.drain()
     put(store, "k", b"4")
     put(store, "k", b"5")

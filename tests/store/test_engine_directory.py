@@ -18,19 +18,19 @@ def store() -> Driver:
 def put(
     store: Driver, *writes: DirectoryWrite, gateway: str = "", epoch: int = 0
 ) -> list[tuple[bool, DirectoryRecord]]:
-    pending = store.engine.directory_put(gateway, epoch, writes, store.now)
+    pending = store.engine.gateways.directory_put(gateway, epoch, writes, store.now)
     store.drain()
     return pending.result()
 
 
 def join(store: Driver, name: str, instance: str = "i") -> Joined:
-    pending = store.engine.join(Join(gateway=name, instance=instance), store.now)
+    pending = store.engine.gateways.join(Join(gateway=name, instance=instance), store.now)
     store.drain()
     return pending.result()
 
 
 def keys(store: Driver, after: int = 0) -> list[tuple[str, bytes | None]]:
-    return [(r.key, r.value) for r in store.engine.directory_read(after, 1000)[0]]
+    return [(r.key, r.value) for r in store.engine.gateways.directory_read(after, 1000)[0]]
 
 
 def test_the_loser_of_a_conditional_write_gets_the_winner(store: Driver) -> None:
@@ -49,18 +49,18 @@ def test_versions_rise_over_all_keys_and_reads_go_on_from_one(store: Driver) -> 
     for number in range(5):
         put(store, DirectoryWrite(key=f"k{number % 2}", value=b"%d" % number))
     put(store, DirectoryWrite(key="k0", value=None))
-    records, head = store.engine.directory_read(0, 1000)
+    records, head = store.engine.gateways.directory_read(0, 1000)
     assert [(r.key, r.value, r.version) for r in records] == [("k1", b"3", 4), ("k0", None, 6)]
-    assert (head, store.engine.directory_head) == (6, 6)
-    assert store.engine.directory_read(4, 1000)[0] == records[1:]
-    first, head = store.engine.directory_read(0, 1)
+    assert (head, store.engine.gateways.directory_head) == (6, 6)
+    assert store.engine.gateways.directory_read(4, 1000)[0] == records[1:]
+    first, head = store.engine.gateways.directory_read(0, 1)
     assert (first, head) == (records[:1], 4)
 
 
 def test_readers_see_durable_versions_only(store: Driver) -> None:
     put(store, DirectoryWrite(key="k", value=b"1"))
     store.engine.take_woken()
-    store.engine.directory_put("", 0, [DirectoryWrite(key="k", value=b"2")], store.now)
+    store.engine.gateways.directory_put("", 0, [DirectoryWrite(key="k", value=b"2")], store.now)
     assert keys(store) == [("k", b"1")]
     assert not store.engine.take_woken().is_directory_changed
     store.drain()
@@ -73,7 +73,7 @@ def test_the_table_survives_a_restart(store: Driver, uses_snapshot: bool) -> Non
     put(store, DirectoryWrite(key="a", value=b"1"), DirectoryWrite(key="b", value=b"2"))
     put(store, DirectoryWrite(key="a", value=None))
     if uses_snapshot:
-        work = store.engine.snapshot_due(store.now, is_forced=True)
+        work = store.engine.background.snapshot_due(store.now, is_forced=True)
         assert work is not None
         work.execute(store.disk)
     store.restart()
@@ -95,7 +95,7 @@ def test_deletions_are_remembered_up_to_a_bound() -> None:
 
 def test_a_join_is_a_record_whose_version_is_the_epoch(store: Driver) -> None:
     joined = join(store, "gw-A")
-    (record,) = store.engine.directory_read(0, 10)[0]
+    (record,) = store.engine.gateways.directory_read(0, 10)[0]
     assert record.key == LEASE_PREFIX + "gw-A"
     assert record.version == joined.version == joined.gateway_epoch == record.gateway_epoch
 
@@ -107,7 +107,7 @@ def test_two_live_processes_with_one_name(store: Driver) -> None:
         join(store, "gw-A", "two")
     again = join(store, "gw-A", "one")
     assert again.gateway_epoch > first.gateway_epoch
-    assert not store.engine.renew("gw-A", first.gateway_epoch, 0, store.now)
+    assert not store.engine.gateways.renew("gw-A", first.gateway_epoch, 0, store.now)
 
 
 def test_a_lease_not_renewed_ends_with_all_that_is_bound_to_it(store: Driver) -> None:
@@ -116,15 +116,15 @@ def test_a_lease_not_renewed_ends_with_all_that_is_bound_to_it(store: Driver) ->
     put(store, write, gateway="gw-A", epoch=joined.gateway_epoch)
     put(store, DirectoryWrite(key="free", value=b"y"), gateway="gw-A", epoch=joined.gateway_epoch)
     store.later(2.9)
-    assert store.engine.renew("gw-A", joined.gateway_epoch, 0, store.now)
+    assert store.engine.gateways.renew("gw-A", joined.gateway_epoch, 0, store.now)
     store.later(2.9)
-    assert store.engine.renew("gw-A", joined.gateway_epoch, 0, store.now)
-    version = store.engine.directory_head
+    assert store.engine.gateways.renew("gw-A", joined.gateway_epoch, 0, store.now)
+    version = store.engine.gateways.directory_head
     store.later(3.1)
     store.drain()
-    assert not store.engine.renew("gw-A", joined.gateway_epoch, 0, store.now)
+    assert not store.engine.gateways.renew("gw-A", joined.gateway_epoch, 0, store.now)
     assert sorted(keys(store, version)) == [("gateway/gw-A", None), ("own/c1", None)]
-    assert store.engine.leases_ended_since(version) == [("gw-A", joined.gateway_epoch)]
+    assert store.engine.gateways.leases_ended_since(version) == [("gw-A", joined.gateway_epoch)]
     with pytest.raises(Refused, match="lease has ended"):
         put(store, write, gateway="gw-A", epoch=joined.gateway_epoch)
 
@@ -134,7 +134,7 @@ def test_what_moved_to_another_gateway_does_not_end_with_the_first(store: Driver
     write = DirectoryWrite(key="own/c1", value=b"x", is_bound=True)
     put(store, write, gateway="gw-A", epoch=one.gateway_epoch)
     put(store, write, gateway="gw-B", epoch=two.gateway_epoch)
-    store.engine.leave("gw-A", one.gateway_epoch, store.now)
+    store.engine.gateways.leave("gw-A", one.gateway_epoch, store.now)
     store.drain()
     assert ("own/c1", b"x") in keys(store)
 
@@ -144,21 +144,21 @@ def test_a_restart_prolongs_every_lease_by_a_full_term(store: Driver) -> None:
     store.later(2.9)
     store.restart()
     store.later(2.9)
-    assert store.engine.renew("gw-A", joined.gateway_epoch, 0, store.now)
+    assert store.engine.gateways.renew("gw-A", joined.gateway_epoch, 0, store.now)
 
 
 def test_the_barrier_knows_who_has_not_applied(store: Driver) -> None:
     one, two = join(store, "gw-A"), join(store, "gw-B")
     ((_, record),) = put(store, DirectoryWrite(key="filter", value=b""))
     version = record.version
-    assert store.engine.not_applied(version) == {
+    assert store.engine.gateways.not_applied(version) == {
         ("gw-A", one.gateway_epoch),
         ("gw-B", two.gateway_epoch),
     }
-    store.engine.renew("gw-A", one.gateway_epoch, version, store.now)
-    assert store.engine.not_applied(version) == {("gw-B", two.gateway_epoch)}
+    store.engine.gateways.renew("gw-A", one.gateway_epoch, version, store.now)
+    assert store.engine.gateways.not_applied(version) == {("gw-B", two.gateway_epoch)}
     store.later(2)
-    store.engine.renew("gw-A", one.gateway_epoch, version, store.now)
+    store.engine.gateways.renew("gw-A", one.gateway_epoch, version, store.now)
     store.later(2)
-    assert store.engine.not_applied(version) == set()
-    assert store.engine.leases_ended_since(version) == [("gw-B", two.gateway_epoch)]
+    assert store.engine.gateways.not_applied(version) == set()
+    assert store.engine.gateways.leases_ended_since(version) == [("gw-B", two.gateway_epoch)]

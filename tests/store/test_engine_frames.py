@@ -64,21 +64,21 @@ def test_the_answer_waits_for_the_sync(store: Driver) -> None:
 
 
 def test_a_settled_frame_number_is_spent_also_after_a_restart(store: Driver) -> None:
-    settled = store.engine.settle("gw", 1, 3, store.now)
+    settled = store.engine.gateways.settle("gw", 1, 3, store.now)
     store.drain()
     assert not settled.result().did_run
     store.restart()
-    assert store.engine.last_frame("gw", 1) == 3
+    assert store.engine.gateways.last_frame("gw", 1) == 3
     with pytest.raises(Refused, match="settled"):
         send(store, 1, 3, b"x")
 
 
 def test_a_fenced_epoch_sends_no_more(store: Driver) -> None:
     send(store, 5, 1, b"x")
-    store.engine.fence("gw", 5, store.now)
+    store.engine.gateways.fence("gw", 5, store.now)
     store.drain()
     store.restart()
-    assert store.engine.is_fenced("gw", 5)
+    assert store.engine.gateways.is_fenced("gw", 5)
     with pytest.raises(Refused, match="epoch has ended"):
         send(store, 5, 2, b"y")
     send(store, 6, 1, b"z")
@@ -90,13 +90,13 @@ def test_a_fenced_epoch_sends_no_more(store: Driver) -> None:
 def test_the_frames_of_a_fenced_epoch_can_be_settled(store: Driver, restarts: bool) -> None:
     """Their gateway joins again only when it knows what became of them."""
     answer = send(store, 5, 1, b"x")
-    store.engine.fence("gw", 5, store.now)
+    store.engine.gateways.fence("gw", 5, store.now)
     store.drain()
     if restarts:
         store.restart()
-    ran = store.engine.settle("gw", 5, 1, store.now)
-    never = store.engine.settle("gw", 5, 2, store.now)
-    earlier = store.engine.settle("gw", 4, 9, store.now)
+    ran = store.engine.gateways.settle("gw", 5, 1, store.now)
+    never = store.engine.gateways.settle("gw", 5, 2, store.now)
+    earlier = store.engine.gateways.settle("gw", 4, 9, store.now)
     store.drain()
     assert decode_send_answer(ran.result().answer) == answer
     assert not never.result().did_run
@@ -126,7 +126,7 @@ def test_results_with_refusals_are_read_back_from_the_log(store: Driver) -> None
     send(store, 1, 1, b"1", order=7, topic="nowhere")
     answer = send(store, 1, 2, b"1", b"2", orders=[7, 0], keys=[A, gone])
     store.restart()
-    settled = store.engine.settle("gw", 1, 2, store.now)
+    settled = store.engine.gateways.settle("gw", 1, 2, store.now)
     store.drain()
     assert decode_send_answer(settled.result().answer) == answer._replace(
         partial=[(1, gone, int(Code.NOT_FOUND))]
@@ -160,7 +160,7 @@ def test_a_released_once_key_names_another_message(store: Driver, restarts: bool
         store.restart()
     again = send(store, 1, 2, b"1", once_keys=[key])
     assert again.positions == first.positions
-    store.engine.release_once([key, b"u" * 16], store.now)
+    store.engine.gateways.release_once([key, b"u" * 16], store.now)
     store.drain()
     if restarts:
         store.restart()
@@ -172,10 +172,10 @@ def test_topics_must_exist_unless_they_may_come_into_being() -> None:
     store = Driver(config=EngineConfig(segment_bytes=64 << 10, auto_create_queue_count=2))
     answer = send(store, 1, 1, b"x", topic="new")
     assert not answer.refused
-    assert store.engine.topics["new"].write_queue_count == 2
+    assert store.engine.catalog.topics["new"].write_queue_count == 2
     assert send(store, 1, 2, b"x", topic="no/slash").refused[0][0] == Code.ILLEGAL_TOPIC
     assert send(store, 1, 3, b"x", topic="new", queue_id=2).refused[0][0] == Code.BAD_REQUEST
-    store.engine.put_topic(TopicConfig("new", perm=4), store.now)
+    store.engine.catalog.put_topic(TopicConfig("new", perm=4), store.now)
     assert send(store, 1, 4, b"x", topic="new").refused[0][0] == Code.FORBIDDEN
 
 
@@ -296,18 +296,19 @@ def test_a_retained_value_shows_when_it_is_durable(store: Driver) -> None:
 
 def test_settings_offsets_and_topics_survive(store: Driver) -> None:
     engine = store.engine
-    engine.put_setting("group", "g", b"{}", store.now)
-    engine.put_setting("group", "gone", b"{}", store.now)
-    engine.put_setting("group", "gone", None, store.now)
-    engine.commit_offsets([("g", "t", 0, 5), ("g", "t", 1, 6)], store.now)
-    engine.put_topic(TopicConfig("u", 1, 1, attributes={"message.type": "FIFO"}), store.now)
-    engine.put_topic(TopicConfig("v"), store.now)
-    engine.delete_topic("v", store.now)
+    engine.catalog.put_setting("group", "g", b"{}", store.now)
+    engine.catalog.put_setting("group", "gone", b"{}", store.now)
+    engine.catalog.put_setting("group", "gone", None, store.now)
+    engine.catalog.commit_offsets([("g", "t", 0, 5), ("g", "t", 1, 6)], store.now)
+    engine.catalog.put_topic(TopicConfig("u", 1, 1, attributes={"message.type": "FIFO"}), store.now)
+    engine.catalog.put_topic(TopicConfig("v"), store.now)
+    engine.catalog.delete_topic("v", store.now)
     store.drain()
     engine = store.restart()
-    assert dict(engine.settings("group")) == {"g": b"{}"}
-    assert (engine.query_offset("g", "t", 1), engine.query_offset("g", "t", 2)) == (6, -1)
-    assert dict(engine.offsets_of("g")) == {("t", 0): 5, ("t", 1): 6}
-    assert engine.topics["u"].attributes == {"message.type": "FIFO"}
-    assert "v" not in engine.topics
+    assert dict(engine.catalog.settings("group")) == {"g": b"{}"}
+    catalog = engine.catalog
+    assert (catalog.query_offset("g", "t", 1), catalog.query_offset("g", "t", 2)) == (6, -1)
+    assert dict(catalog.offsets_of("g")) == {("t", 0): 5, ("t", 1): 6}
+    assert engine.catalog.topics["u"].attributes == {"message.type": "FIFO"}
+    assert "v" not in engine.catalog.topics
     assert topic_of(make_record("t", b"")) == "t"

@@ -369,26 +369,26 @@ def test_a_pinned_queue_must_be_created_and_counts_exactly(store: Driver) -> Non
     key = amqp_key("q")
     with pytest.raises(Refused, match="no such queue"):
         store.open("amqp//q", [ReadItem(tag=1, key=key)])
-    store.engine.create_queue(key, "//q", {}, store.now)
+    store.engine.light_queues.create(key, "//q", {}, store.now)
     group = store.open("amqp//q", [ReadItem(tag=1, key=key)])
     store.send(b"1", b"2", b"3", keys=[key], set_flags=0)
     store.take(group, 1)
-    counts = store.engine.stat_queue(key, "amqp//q")
+    counts = store.engine.light_queues.stat(key, "amqp//q")
     assert (counts.ready_count, counts.in_flight_count, counts.stored_count) == (2, 1, 3)
     store.drain()
     store.restart()
-    counts = store.engine.stat_queue(key, "amqp//q")
+    counts = store.engine.light_queues.stat(key, "amqp//q")
     assert (counts.ready_count, counts.in_flight_count, counts.stored_count) == (2, 1, 3)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_purge_ends_what_is_ready_only(store: Driver, restarts: bool) -> None:
     key = amqp_key("q")
-    store.engine.create_queue(key, "//q", {}, store.now)
+    store.engine.light_queues.create(key, "//q", {}, store.now)
     group = store.open("amqp//q", [ReadItem(tag=1, key=key)])
     store.send(b"1", b"2", b"3", keys=[key], set_flags=0)
     (one,) = store.take(group, 1)
-    purged = store.engine.purge_queue(key, "amqp//q", store.now)
+    purged = store.engine.light_queues.purge(key, "amqp//q", store.now)
     store.drain()
     assert purged.result().ready_count == 2
     if restarts:
@@ -402,8 +402,8 @@ def test_purge_ends_what_is_ready_only(store: Driver, restarts: bool) -> None:
 def test_a_send_to_a_dropped_queue_says_which_one_is_gone(store: Driver) -> None:
     gone, there = amqp_key("gone"), amqp_key("there")
     for key in (gone, there):
-        store.engine.create_queue(key, "", {}, store.now)
-    store.engine.drop_queue(gone, "", store.now)
+        store.engine.light_queues.create(key, "", {}, store.now)
+    store.engine.light_queues.drop(gone, "", store.now)
     both = make_frame(1, 1, [b"x"], keys=[gone, there], set_flags=0)
     pending = store.engine.send("gw", both, store.now)
     only = store.engine.send("gw", make_frame(1, 2, [b"x"], keys=[gone], set_flags=0), store.now)
@@ -415,11 +415,11 @@ def test_a_send_to_a_dropped_queue_says_which_one_is_gone(store: Driver) -> None
 
 def test_a_volatile_queue_is_gone_after_a_restart(store: Driver) -> None:
     key = amqp_key("tmp")
-    store.engine.create_queue(key, "//tmp", {"volatile": 1}, store.now)
+    store.engine.light_queues.create(key, "//tmp", {"volatile": 1}, store.now)
     store.drain()
     store.restart()
     with pytest.raises(Refused):
-        store.engine.stat_queue(key, "")
+        store.engine.light_queues.stat(key, "")
 
 
 def test_a_group_of_a_newer_incarnation_starts_anew(store: Driver) -> None:
@@ -463,7 +463,7 @@ def test_a_snapshot_holds_a_group_whole(store: Driver) -> None:
     driver.ack(group, granted[2:], AckAction.CHANGE)
     driver.drain()
     before = driver.engine.group_state(group)
-    work = driver.engine.snapshot_due(driver.now, is_forced=True)
+    work = driver.engine.background.snapshot_due(driver.now, is_forced=True)
     assert work is not None
     work.execute(driver.disk)
     driver.restart()

@@ -50,8 +50,8 @@ def test_a_delayed_message_comes_at_its_time_to_the_millisecond(store: Driver) -
     assert visible(store) == []
     store.later(0.001)
     assert visible(store) == [b"x"]
-    assert store.engine.held_counts == (0, 0)
-    assert store.engine.stat_queue(DISPATCH_KEY, "").stored_count == 1
+    assert store.engine.held.counts == (0, 0)
+    assert store.engine.light_queues.stat(DISPATCH_KEY, "").stored_count == 1
 
 
 def test_delayed_items_of_a_frame_go_to_their_queues_later(store: Driver) -> None:
@@ -87,25 +87,25 @@ def test_timers_and_halves_survive_a_restart(store: Driver, *, has_snapshot: boo
     half = append(store, b"half", half=True)
     ended = append(store, b"ended", half=True)
     store.later(2)
-    store.engine.end_transaction(ended.position, "p", store.now, is_commit=False)
+    store.engine.held.end(ended.position, "p", store.now, is_commit=False)
     store.drain()
     if has_snapshot:
-        work = store.engine.snapshot_due(store.now, is_forced=True)
+        work = store.engine.background.snapshot_due(store.now, is_forced=True)
         assert work is not None
         work.execute(store.disk)
-        store.engine.snapshot_written(work)
+        store.engine.background.snapshot_written(work)
         append(store, b"later still", in_ms=4000, UNIQ_KEY="4")
     store.restart()
-    assert store.engine.held_counts == (3 if has_snapshot else 2, 1)
+    assert store.engine.held.counts == (3 if has_snapshot else 2, 1)
     store.later(10)
     expected = [b"fired", *([b"soon", b"later still"] if has_snapshot else [b"soon"])]
     assert visible(store) == expected
-    store.engine.end_transaction(half.position, "p", store.now, is_commit=True)
+    store.engine.held.end(half.position, "p", store.now, is_commit=True)
     assert visible(store) == [*expected, b"half"]
     store.restart()
     store.later(91 * 86_400)
     assert visible(store) == [*expected, b"half", b"far"]
-    assert store.engine.held_counts == (0, 0)
+    assert store.engine.held.counts == (0, 0)
 
 
 def test_a_clock_that_jumps_back_delays_nothing_twice(store: Driver) -> None:
@@ -125,7 +125,7 @@ def test_a_recalled_message_never_comes(store: Driver) -> None:
     append(store, b"y", in_ms=5000, UNIQ_KEY="other")
 
     def recall(topic: str = "t", due_ms: int = at, name: str = "id") -> bool:
-        pending = store.engine.recall(topic, due_ms, name, store.now)
+        pending = store.engine.held.recall(topic, due_ms, name, store.now)
         store.drain()
         return pending.result()
 
@@ -144,9 +144,9 @@ def test_a_commit_makes_visible_and_a_rollback_does_not(store: Driver) -> None:
     first, second = append(store, b"yes", half=True), append(store, b"no", half=True)
     assert visible(store) == []
     with pytest.raises(Refused, match="producer group"):
-        store.engine.end_transaction(first.position, "other", store.now, is_commit=True)
-    done = store.engine.end_transaction(first.position, "p", store.now, is_commit=True)
-    store.engine.end_transaction(second.position, "p", store.now, is_commit=False)
+        store.engine.held.end(first.position, "other", store.now, is_commit=True)
+    done = store.engine.held.end(first.position, "p", store.now, is_commit=True)
+    store.engine.held.end(second.position, "p", store.now, is_commit=False)
     assert visible(store) == [b"yes"]
     result = done.result()
     assert (result.code, result.queue_id, result.offset) == (Code.OK, 1, 0)
@@ -155,7 +155,7 @@ def test_a_commit_makes_visible_and_a_rollback_does_not(store: Driver) -> None:
     assert property_of(record, b"TG_HELD") == b""
     assert record[39] & 0xC == 0x8
     with pytest.raises(Refused, match="no open transaction"):
-        store.engine.end_transaction(first.position, "p", store.now, is_commit=True)
+        store.engine.held.end(first.position, "p", store.now, is_commit=True)
 
 
 def test_a_silent_producer_is_asked_and_in_the_end_given_up() -> None:
@@ -164,21 +164,21 @@ def test_a_silent_producer_is_asked_and_in_the_end_given_up() -> None:
     store.topic("t", 2)
     half = append(store, b"x", half=True)
     store.later(5.9)
-    assert store.engine.take_checks() == []
+    assert store.engine.held.take_checks() == []
     store.later(0.1)
-    (check,) = store.engine.take_checks()
+    (check,) = store.engine.held.take_checks()
     assert (check.position, check.group, body_of(check.record)) == (half.position, "p", b"x")
     store.drain()
     store.restart()
     for _ in range(2):
         store.later(29.9)
-        assert store.engine.take_checks() == []
+        assert store.engine.held.take_checks() == []
         store.later(0.1)
-        assert len(store.engine.take_checks()) == 1
+        assert len(store.engine.held.take_checks()) == 1
     store.later(30)
-    assert store.engine.take_checks() == []
+    assert store.engine.held.take_checks() == []
     store.drain()
-    assert store.engine.held_counts == (0, 0)
+    assert store.engine.held.counts == (0, 0)
     (record,) = store.engine.read("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0, 9, 1 << 20).records
     assert body_of(record) == b"x"
     assert property_of(record, b"REAL_TOPIC") == b"t"
@@ -187,9 +187,9 @@ def test_a_silent_producer_is_asked_and_in_the_end_given_up() -> None:
 def test_a_producer_may_ask_for_more_time(store: Driver) -> None:
     append(store, b"x", half=True, CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     store.later(59)
-    assert store.engine.take_checks() == []
+    assert store.engine.held.take_checks() == []
     store.later(1)
-    assert len(store.engine.take_checks()) == 1
+    assert len(store.engine.held.take_checks()) == 1
 
 
 def test_what_is_held_is_owed(store: Driver) -> None:
@@ -197,9 +197,10 @@ def test_what_is_held_is_owed(store: Driver) -> None:
     append(store, b"far", in_ms=7 * 86_400_000, UNIQ_KEY="a")
     for number in range(200):
         store.send(b"%d" % number + bytes(4000))
-        if number % 50 == 0 and (work := store.engine.snapshot_due(store.now, is_forced=True)):
+        background = store.engine.background
+        if number % 50 == 0 and (work := background.snapshot_due(store.now, is_forced=True)):
             work.execute(store.disk)
-            store.engine.snapshot_written(work)
+            background.snapshot_written(work)
     store.later(6 * 86_400)
     store.later(2)
     store.drain()
@@ -231,4 +232,4 @@ def test_many_due_at_once_come_in_turn(store: Driver) -> None:
         store.drain()
         ends.append(store.engine.offset_range("t", 1)[1])
     assert ends == [1024, 2048, 3000]
-    assert store.engine.held_counts == (0, 0)
+    assert store.engine.held.counts == (0, 0)

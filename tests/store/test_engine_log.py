@@ -230,7 +230,7 @@ def test_a_snapshot_beyond_the_end_of_the_log_is_refused(store: Driver) -> None:
     store.restart()
     old = {name: bytes(disk_of(store).files[name].cached) for name in store.disk.names()}
     store.send(b"lost")
-    work = store.engine.snapshot_due(store.now, is_forced=True)
+    work = store.engine.background.snapshot_due(store.now, is_forced=True)
     assert work is not None
     work.execute(store.disk)
     for name, content in old.items():
@@ -243,9 +243,9 @@ def test_a_snapshot_beyond_the_end_of_the_log_is_refused(store: Driver) -> None:
 
 def test_a_snapshot_waits_until_what_it_covers_is_durable(store: Driver) -> None:
     store.engine.send("gw", make_frame(1, 1, [b"x"]), store.now)
-    assert store.engine.snapshot_due(store.now, is_forced=True) is None
+    assert store.engine.background.snapshot_due(store.now, is_forced=True) is None
     store.drain()
-    work = store.engine.snapshot_due(store.now)
+    work = store.engine.background.snapshot_due(store.now)
     assert work is not None
     assert work.position <= store.engine.confirmed
 
@@ -253,7 +253,7 @@ def test_a_snapshot_waits_until_what_it_covers_is_durable(store: Driver) -> None
 def test_the_last_two_snapshots_are_kept(store: Driver) -> None:
     for number in range(4):
         store.send(b"%d" % number)
-        work = store.engine.snapshot_due(store.now, is_forced=True)
+        work = store.engine.background.snapshot_due(store.now, is_forced=True)
         assert work is not None
         work.execute(store.disk)
     assert len([name for name in store.disk.names() if name.endswith(".snapshot")]) == 2
@@ -265,19 +265,19 @@ def test_the_last_two_snapshots_are_kept(store: Driver) -> None:
 
 
 def test_segments_made_in_advance_are_used(store: Driver) -> None:
-    assert store.engine.segment_wanted() is None, "hardly anything was written yet"
+    assert store.engine.background.segment_wanted() is None, "hardly anything was written yet"
     store.send(bytes(9000))
-    wanted = store.engine.segment_wanted()
+    wanted = store.engine.background.segment_wanted()
     assert wanted is not None
-    assert store.engine.segment_wanted() is None
+    assert store.engine.background.segment_wanted() is None
     while not wanted.execute(store.disk):
         pass
-    store.engine.segment_prepared(wanted)
+    store.engine.background.segment_prepared(wanted)
     assert wanted.name in store.disk.names()
     for number in range(12):
         store.send(b"%d" % number + bytes(6000))
     assert wanted.name not in store.disk.names()
-    assert store.engine.segment_wanted() is not None
+    assert store.engine.background.segment_wanted() is not None
 
 
 # ── room ────────────────────────────────────────────────────────────────────────────────
@@ -300,11 +300,11 @@ def fill(store: Driver, count: int = 100, keys: list[bytes] | None = None) -> li
 
 def snapshot_twice(store: Driver) -> None:
     for _ in range(2):
-        work = store.engine.snapshot_due(store.now, is_forced=True)
+        work = store.engine.background.snapshot_due(store.now, is_forced=True)
         assert work is not None
         work.execute(store.disk)
-        store.engine.snapshot_written(work)
-        store.engine.put_setting("kv", "a", b"b", store.now)
+        store.engine.background.snapshot_written(work)
+        store.engine.catalog.put_setting("kv", "a", b"b", store.now)
         store.drain()
 
 
@@ -334,10 +334,10 @@ def test_a_small_log_is_snapshot_before_it_is_full() -> None:
     made = 0
     while not store.engine.is_full:
         fill(store, 1)
-        work = store.engine.snapshot_due(store.now)
+        work = store.engine.background.snapshot_due(store.now)
         if work is not None:
             work.execute(store.disk)
-            store.engine.snapshot_written(work)
+            store.engine.background.snapshot_written(work)
             made += 1
     assert 2 <= made <= 4
     store.later(2)
@@ -381,11 +381,11 @@ def test_the_same_on_a_real_disk(tmp_path: object) -> None:
     group = store.open("g", [READ_A])
     sent = [b"%d" % number + bytes(5000) for number in range(100)]
     for body in sent:
-        wanted = store.engine.segment_wanted()
+        wanted = store.engine.background.segment_wanted()
         if wanted is not None:
             while not wanted.execute(disk):
                 pass
-            store.engine.segment_prepared(wanted)
+            store.engine.background.segment_prepared(wanted)
         store.send(body, keys=[A])
     store.ack(group, store.take(group, 10))
     disk.close()

@@ -146,7 +146,7 @@ def test_a_store_that_did_not_run_ends_nobodys_time(store: Driver) -> None:
     store.take(group, 1, invisible_ms=60_000, taker="c1")
     store.take(group, 1, invisible_ms=60_000)
     store.now = store.now._replace(monotonic=store.now.monotonic + 61)
-    store.engine.prolong_leases(58.0, store.now)
+    store.engine.gateways.prolong_leases(58.0, store.now)
     store.engine.tick(store.now)
     assert store.bodies(store.take(group, 2, invisible_ms=60_000)) == [b"popped"]
     store.now = store.now._replace(monotonic=store.now.monotonic + 58)

@@ -30,7 +30,7 @@ class Store(Driver):
         return self.engine.group_number(GROUP)
 
     def create(self, key: bytes, name: str, policy: Mapping[str, int | str]) -> None:
-        self.engine.create_queue(key, name, policy, self.now)
+        self.engine.light_queues.create(key, name, policy, self.now)
         self.drain()
 
     def put(self, *bodies: bytes, key: bytes = KEY, **facts: object) -> list[int]:
@@ -50,7 +50,7 @@ class Store(Driver):
         self.enforce()
 
     def counts(self) -> QueueCounts:
-        return self.engine.stat_queue(KEY, GROUP)
+        return self.engine.light_queues.stat(KEY, GROUP)
 
     def letters(self) -> list[tuple[bytes, str]]:
         """(body, reason) of all dead letters, in order; they stay unacknowledged."""
@@ -150,10 +150,10 @@ def test_one_full_queue_of_two_is_a_partial_refusal(store: Store) -> None:
     store.drain()
     assert pending.result().partial == [(1, KEY, QUEUE_FULL)]
     assert store.counts().ready_count == 1
-    assert store.engine.stat_queue(OTHER, "amqp//other").ready_count == 2
+    assert store.engine.light_queues.stat(OTHER, "amqp//other").ready_count == 2
     store.restart()
     assert store.counts().ready_count == 1
-    assert store.engine.stat_queue(OTHER, "amqp//other").ready_count == 2
+    assert store.engine.light_queues.stat(OTHER, "amqp//other").ready_count == 2
 
 
 def test_consumers_that_wait_leave_room(store: Store) -> None:
@@ -358,7 +358,7 @@ def test_an_unused_queue_ends_and_says_so(store: Store) -> None:
     store.pass_time(3.0)
     store.engine.end_holder(5, store.now)
     store.pass_time(0.9)
-    store.engine.stat_queue(KEY, GROUP, store.now)
+    store.engine.light_queues.stat(KEY, GROUP, store.now)
     store.pass_time(0.9)
     assert store.counts() == QueueCounts()
     store.pass_time(0.2)
@@ -383,16 +383,16 @@ def test_a_late_drop_spares_the_group_of_the_next_queue(store: Store) -> None:
     store.queue()
     again = queue_key("", QueueKind.AMQP, "//q", 9)
     store.create(again, "//q", {"group": GROUP, "incarnation": 9})
-    store.engine.drop_queue(KEY, GROUP, store.now)
+    store.engine.light_queues.drop(KEY, GROUP, store.now)
     store.put(b"1", key=again)
-    assert store.engine.stat_queue(again, GROUP).ready_count == 1
+    assert store.engine.light_queues.stat(again, GROUP).ready_count == 1
 
 
 def test_purge_leaves_what_is_out(store: Store) -> None:
     group = store.queue(**LETTERS)
     store.put(b"1", b"2", b"3")
     out = store.take(group, 1)
-    assert store.engine.purge_queue(KEY, GROUP, store.now).value.ready_count == 2
+    assert store.engine.light_queues.purge(KEY, GROUP, store.now).value.ready_count == 2
     store.drain()
     assert store.counts().in_flight_count == 1
     assert store.letters() == []

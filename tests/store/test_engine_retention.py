@@ -27,13 +27,13 @@ def settle(store: Driver, times: int = 60) -> None:
     for _ in range(times):
         store.later(0.02)
         store.drain()
-        work = store.engine.snapshot_due(store.now)
+        work = store.engine.background.snapshot_due(store.now)
         if work is None:
             store.drain()
-            work = store.engine.snapshot_due(store.now)
+            work = store.engine.background.snapshot_due(store.now)
         if work is not None:
             work.execute(store.disk)
-            store.engine.snapshot_written(work)
+            store.engine.background.snapshot_written(work)
 
 
 def numbered(records: list[bytes]) -> list[int]:
@@ -141,7 +141,7 @@ def test_a_topic_of_a_short_time_does_not_wait_for_another() -> None:
     store = Driver(config=replace(TINY, retention_s=100 * HOUR_S))
     for name, hours in (("short", "1"), ("long", "1000")):
         config = TopicConfig(name, 1, 1, attributes={"reserve.time": hours})
-        store.engine.put_topic(config, store.now)
+        store.engine.catalog.put_topic(config, store.now)
     store.drain()
     for number in range(60):
         store.send(b"%d:" % number + bytes(2300), topic="short")

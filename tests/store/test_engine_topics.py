@@ -23,15 +23,15 @@ def test_a_topic_that_is_made_again_is_empty(is_snapshot: bool) -> None:
     store.send(b"out", b"back", b"unseen")
     out, back = store.take(group, 2)
     store.ack(group, [back], action=1)  # comes again
-    store.engine.commit_offsets([("g", "t", 0, 3)], store.now)
-    store.engine.delete_topic("t", store.now)
+    store.engine.catalog.commit_offsets([("g", "t", 0, 3)], store.now)
+    store.engine.catalog.delete_topic("t", store.now)
     store.drain()
-    assert "t" not in store.engine.topics
+    assert "t" not in store.engine.catalog.topics
     if is_snapshot:
         snapshot(store)
     store.restart()
     assert store.engine.offset_range("t", 0) == (0, 0)
-    assert store.engine.query_offset("g", "t", 0) == -1
+    assert store.engine.catalog.query_offset("g", "t", 0) == -1
     assert not store.take(group)
     assert store.ack(group, [out]) != [0]
     store.topic()
@@ -49,7 +49,7 @@ def test_messages_that_wait_for_their_turn_end_with_their_topic() -> None:
     group = store.open("rmq/g/t", [READ_T], start="earliest", is_fifo=True)
     store.send(b"1", b"2", b"3", orders=(5, 5, 5))
     assert store.bodies(store.take(group)) == [b"1"]
-    store.engine.delete_topic("t", store.now)
+    store.engine.catalog.delete_topic("t", store.now)
     store.drain()
     store.topic()
     store.send(b"4", orders=(5,))

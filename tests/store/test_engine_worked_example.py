@@ -192,8 +192,8 @@ def test_row_5_an_open_frame_is_settled_after_the_crash() -> None:
     store.drain()
     lost = store.engine.send("gw-A", make_frame(12, 41, [b"n"], topic="a"), store.now)
     engine = store.restart()  # frame 41 never reached the disk
-    ran = engine.settle("gw-A", 12, 40, store.now)
-    spent = engine.settle("gw-A", 12, 41, store.now)
+    ran = engine.gateways.settle("gw-A", 12, 40, store.now)
+    spent = engine.gateways.settle("gw-A", 12, 41, store.now)
     store.drain()
     assert decode_send_answer(ran.result().answer).positions == first.result().positions
     assert not spent.result().did_run

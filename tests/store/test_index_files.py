@@ -45,10 +45,10 @@ def names(store: Driver) -> list[str]:
 
 
 def snapshot(store: Driver) -> None:
-    work = store.engine.snapshot_due(store.now, is_forced=True)
+    work = store.engine.background.snapshot_due(store.now, is_forced=True)
     assert work is not None
     work.execute(store.disk)
-    store.engine.snapshot_written(work)
+    store.engine.background.snapshot_written(work)
 
 
 def check(store: Driver) -> None:
@@ -131,7 +131,7 @@ def test_what_readers_load_is_bounded() -> None:
     store = filled()
     for _ in range(3):
         check(store)
-    assert store.engine.index_bytes <= 2 * TINY.index_cache_bytes_max
+    assert store.engine.background.index_bytes <= 2 * TINY.index_cache_bytes_max
 
 
 def test_sealed_segments_that_go_take_their_files_along() -> None:

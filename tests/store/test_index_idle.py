@@ -87,7 +87,7 @@ def test_a_queue_ends_with_its_last_message(is_sealed: bool) -> None:
     store = Driver(config=replace(TINY, retention_s=10))
     store.topic("t")
     by_hand = queue_key("", QueueKind.AMQP, "mine")
-    store.engine.create_queue(by_hand, "mine", {}, store.now)
+    store.engine.light_queues.create(by_hand, "mine", {}, store.now)
     store.drain()
     for number in range(COUNT if is_sealed else 14):
         store.send(b"%d" % number + bytes(2500), keys=[key_of(number), by_hand])

@@ -32,10 +32,10 @@ def store(tmp_path: Path) -> Iterator[Driver]:
         driver.send(b"%d:" % number + bytes(2000), b"%d;" % number, keys=[A])
         driver.ack(group, driver.take(group))
         if number % 15 == 14:
-            work = driver.engine.snapshot_due(driver.now, is_forced=True)
+            work = driver.engine.background.snapshot_due(driver.now, is_forced=True)
             assert work is not None
             work.execute(driver.disk)
-            driver.engine.snapshot_written(work)
+            driver.engine.background.snapshot_written(work)
     driver.later(2)
     driver.drain()
     yield driver
@@ -148,7 +148,7 @@ def test_an_index_that_contradicts_its_segment_is_seen(store: Driver, tmp_path: 
 
 def test_a_torn_tail_is_no_damage(store: Driver, tmp_path: Path) -> None:
     """It was never acknowledged; on a running store it is being written."""
-    store.engine.put_setting("kv", "a", bytes(3000), store.now)
+    store.engine.catalog.put_setting("kv", "a", bytes(3000), store.now)
     batch = store.engine.take_writes()
     assert batch is not None
     batch.execute(store.disk)

@@ -24,10 +24,10 @@ def round_of(store: Driver, text: bytes) -> None:
     for number in range(30):
         store.send(b"%s-%d:" % (text, number) + bytes(6000))
     for _ in range(2):
-        work = store.engine.snapshot_due(store.now, is_forced=True)
+        work = store.engine.background.snapshot_due(store.now, is_forced=True)
         assert work is not None
         work.execute(store.disk)
-        store.engine.snapshot_written(work)
+        store.engine.background.snapshot_written(work)
         store.send(b"more")
     store.later(20)
     store.drain()
@@ -120,7 +120,7 @@ def test_the_footprint_of_an_idle_store_is_small() -> None:
     """No file is made in advance before an eighth of the first one is used."""
     store = Driver()
     store.topic("t")
-    assert store.engine.segment_wanted() is None
+    assert store.engine.background.segment_wanted() is None
 
 
 def test_upkeep_goes_on_after_an_error() -> None:
@@ -130,10 +130,10 @@ def test_upkeep_goes_on_after_an_error() -> None:
     for number in range(30):
         store.send(b"%d" % number + bytes(6000))
     for _ in range(2):
-        work = store.engine.snapshot_due(store.now, is_forced=True)
+        work = store.engine.background.snapshot_due(store.now, is_forced=True)
         assert work is not None
         work.execute(store.disk)
-        store.engine.snapshot_written(work)
+        store.engine.background.snapshot_written(work)
         store.send(b"more")
     store.now = store.now._replace(
         monotonic=store.now.monotonic + 20, wall_ms=store.now.wall_ms + 20_000
@@ -141,9 +141,9 @@ def test_upkeep_goes_on_after_an_error() -> None:
     store.engine.tick(store.now)
     store.seal()
     store.engine.tick(store.now)
-    upkeep = store.engine.upkeep_due()
+    upkeep = store.engine.background.upkeep_due()
     assert upkeep is not None
-    assert store.engine.upkeep_due() is None
+    assert store.engine.background.upkeep_due() is None
     names = [name for name, _ in upkeep.given_up]
     disk = store.disk
     assert isinstance(disk, SimulatedDisk)
@@ -152,7 +152,7 @@ def test_upkeep_goes_on_after_an_error() -> None:
         upkeep.execute(disk)
     disk.files[names[-1]] = missing
     upkeep.execute(disk)
-    store.engine.upkeep_done(upkeep)
+    store.engine.background.upkeep_done(upkeep)
     assert not set(names) & set(disk.names())
 
 
