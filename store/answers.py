@@ -357,6 +357,7 @@ class EndReason(IntEnum):
     LEFT = 0
     EXPIRED = 1
     REPLACED = 2
+    LOST = 3
 
 
 @dataclass(slots=True)

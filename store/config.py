@@ -165,7 +165,8 @@ class StoreConfig(ConfigModel):
     return (semantics: Lease and presence)."""
 
     lost_ms_max: int = Field(default=1000, ge=0, le=60_000)
-    """A gateway whose data connection was lost for so long loses its presence."""
+    """A gateway whose data connection was lost for so long loses its presence; with no connection
+    left at the directory store its process has died, and its lease ends too."""
 
     lease_ms: int = Field(default=3000, ge=500, le=60_000)
     """Term of a gateway's lease (directory store)."""

@@ -132,6 +132,11 @@ class Gateways:
         self._parts.leases.leave(gateway, gateway_epoch)
         return self._core.wait(None)
 
+    def lose(self, gateway: str, gateway_epoch: int, now: Now) -> None:
+        """End the lease of one whose process is gone."""
+        self._core.at(now)
+        self._parts.leases.lose(gateway, gateway_epoch)
+
     def not_applied(self, version: int) -> set[tuple[str, int]]:
         """(gateway, epoch) with a lease that have not applied *version* yet; empty: the barrier
         is passed. Ask again after ``renew`` and when ``is_directory_changed``."""

@@ -407,7 +407,14 @@ class StoreServer:
             self.context.streams.end_gateway(
                 presence.key, Code.HA_NOT_AVAILABLE, "presence has ended", now
             )
+            if self.context.config.directory and not self._is_connected(presence.key.gateway):
+                self.context.engine.gateways.lose(*presence.key, now)
         self.context.streams.expire(now)
+
+    def _is_connected(self, gateway: str) -> bool:
+        """One that is cut off shows as silence; one without a single socket has died."""
+        known = [connection.gateway for connection in self._connections.values()]
+        return any(key is not None and key.gateway == gateway for key in known)
 
     def _balance(self) -> None:
         """Back-pressure: read nothing from gateways while too much waits for the disk."""

@@ -89,6 +89,12 @@ class Leases:
         if lease is not None:
             self.end(lease, EndReason.LEFT)
 
+    def lose(self, gateway: str, epoch: int) -> None:
+        """Its process is gone: nobody waits for the end of the term."""
+        lease = self._find(gateway, epoch)
+        if lease is not None:
+            self.end(lease, EndReason.LOST)
+
     def end(self, lease: Lease, reason: EndReason) -> None:
         """One record: the lease's end and the deletion of all that is bound to it."""
         rows = self._directory.end_bound(lease.gateway, lease.epoch)

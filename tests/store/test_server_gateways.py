@@ -216,7 +216,7 @@ async def test_a_lost_connection_is_resumed_with_what_the_gateway_holds(
 
 
 async def test_deliveries_of_a_lost_gateway_go_to_another(tmp_path: Path) -> None:
-    """A gateway that does not come back loses its deliveries after a moment."""
+    """A gateway that does not come back loses its deliveries after a moment, and its lease."""
     async with running_store(tmp_path, **(PATIENT | {"lost_ms_max": 200})) as store:
         gateway, other = GatewayEnd("gw-1"), GatewayEnd("gw-2")
         await gateway.connect(store)
@@ -228,6 +228,8 @@ async def test_deliveries_of_a_lost_gateway_go_to_another(tmp_path: Path) -> Non
         await other.open_stream(opened.group, 9, 10)
         await gateway.close()
         assert (await other.received(1))[0].attempt == 2
+        body = private.Join(gateway="gw-1", instance="another process")
+        await other.ask(PrivateCode.JOIN, body, private.Joined)  # long before the term is over
         await other.close()
 
 
