@@ -102,9 +102,33 @@ def certificate_of(tls: object) -> ClientCertificate:
     )
 
 
+class TellingObject(ssl.SSLObject):
+    """
+    Lets the peer know why its handshake failed.
+
+    asyncio closes at an error without writing the alert that OpenSSL has made of it. When told
+    that there is more to read it writes first, and hears of the error with the next bytes, or
+    never: the peer closes, or the time for handshakes ends.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self._failure = error
+            raise ssl.SSLWantReadError from error
+
+
 def make_context(settings: TlsSettings, alpn: tuple[str, ...] = ()) -> ssl.SSLContext:
     """Server side. Raises OSError (``ssl.SSLError`` is one) if a file is missing or wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = TellingObject
     context.minimum_version = VERSIONS[settings.min_version]
     context.load_cert_chain(settings.cert, settings.key)
     if alpn:

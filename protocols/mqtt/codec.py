@@ -124,7 +124,7 @@ def take_publishes(
                     if third > 127 or length > bytes_max:
                         break  # over 2 MiB: one at a time
             end = start + length
-            if end > end_of_data or end_of_data - start < 2:
+            if end > end_of_data or end - position > bytes_max or end_of_data - start < 2:
                 break
             stop = start + 2 + (data[start] << 8 | data[start + 1])
             head = table.get(data[start + 2 : stop])

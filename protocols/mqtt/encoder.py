@@ -37,6 +37,9 @@ CONNACK_CODES: Final[dict[int, int]] = {
     Reason.BAD_USER_NAME_OR_PASSWORD: 4,
     Reason.NOT_AUTHORIZED: 5,
     Reason.BANNED: 5,
+    Reason.PACKET_TOO_LARGE: 5,  # trying again will not help: as Mosquitto
+    Reason.QOS_NOT_SUPPORTED: 5,
+    Reason.RETAIN_NOT_SUPPORTED: 5,
 }
 CONNACK_UNAVAILABLE: Final = 3
 """3.x for every refusal that ``CONNACK_CODES`` lacks: server unavailable."""

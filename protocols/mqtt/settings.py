@@ -102,7 +102,7 @@ class MqttSettings(DoorSettings):
     connect_bytes_max: int = Field(default=256 * 1024, ge=256)
     """Largest CONNECT, will included."""
 
-    packet_bytes_max: int = Field(default=2_000_000, ge=256, le=268_435_460)
+    packet_bytes_max: int = Field(default=2_000_000, ge=20, le=268_435_460)
     """Largest packet; 5.0 clients are told."""
 
     receive_max: int = Field(default=1024, ge=1, le=65_535)

@@ -176,9 +176,18 @@ def test_mqtt_4_7_3_3_names_of_65535_bytes(version: int) -> None:
 
 @clauses(v5="3.2.2-15")
 def test_mqtt_3_2_2_15_a_packet_over_our_maximum(version: int) -> None:
-    """By its length, before its body."""
+    """By its length, before its body; by one byte, behind one that just fits."""
     head = b"\x30" + encode_varint(LIMITS.packet_bytes_max)
     assert ends(version, head, Reason.PACKET_TOO_LARGE)
+    start = b"\x00\x01a" + (b"\x00" if version == V5 else b"")
+    room = LIMITS.packet_bytes_max - 3 - len(start)
+    fits, is_over = (packet(0x30, start, b"x" * size) for size in (room, room + 1))
+    assert len(fits) == LIMITS.packet_bytes_max
+    dialogue = Dialogue(version)
+    assert dialogue.say(fits + fits) == b""
+    assert not dialogue.is_closed
+    assert dialogue.is_ended_by(is_over, Reason.PACKET_TOO_LARGE)
+    assert Dialogue(version).is_ended_by(fits + is_over, Reason.PACKET_TOO_LARGE)
 
 
 @clauses(v5="4.13.1-1", v311="4.8.0-1")
