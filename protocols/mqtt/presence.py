@@ -15,7 +15,7 @@ from protocols import clock
 from protocols.canonical import INTERNAL, Call, Head, Identity, Message, SendResults
 from protocols.errors import Code, Refused
 from protocols.mqtt.packets import Connect
-from protocols.mqtt.records import SessionRecord
+from protocols.mqtt.records import SessionRecord, offline_once_key
 from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
     reason: str
     connected_ms: int = 0
     last_seen_ms: int = 0
-    """Wall time of the last bytes from the client; 0: unknown, its gateway is gone."""
+    """Wall time of the last bytes from the client."""
 
 
 class Presence:
@@ -69,7 +69,13 @@ class Presence:
         more: dict[str, object] = {"peer": peer, **ended._asdict()}
         self._tell("offline", record, {name: value for name, value in more.items() if value})
 
-    def _tell(self, event: str, record: SessionRecord, more: dict[str, object]) -> None:
+    def orphaned(self, record: SessionRecord) -> None:
+        """Its gateway is gone: every listener of the others sees that, one is heard."""
+        self._tell("offline", record, {"reason": "its gateway is gone"}, offline_once_key(record))
+
+    def _tell(
+        self, event: str, record: SessionRecord, more: dict[str, object], once_key: bytes = b""
+    ) -> None:
         name = "".join([_ESCAPES.get(sign, sign) for sign in record.client_id])
         head = Head(
             subject=f"{PREFIX}{name}/{event}",
@@ -88,7 +94,9 @@ class Presence:
             "at_ms": clock.wall_ms(),
             **more,
         }
-        message = Message(head, json.dumps(fields).encode(), keys=record.client_id)
+        message = Message(
+            head, json.dumps(fields).encode(), keys=record.client_id, once_key=once_key
+        )
         if self._telling_count >= TELLING_MAX:
             self._dropped.inc()
             return

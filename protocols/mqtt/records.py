@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from protocols.canonical import Head, Message, Properties
+from protocols.canonical import ONCE_BYTES, Head, Message, Properties
 from protocols.errors import Code, Refused
 from protocols.mqtt.mapping import TAG, stored_properties
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
@@ -217,8 +217,17 @@ def exclusive_key(tenant: str, subject_filter: str) -> str:
 
 def will_once_key(record: SessionRecord) -> bytes:
     """Published once per (session, owner epoch)."""
-    text = f"will\x00{record.tenant}\x00{record.client_id}\x00{record.owner_epoch}"
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _once_key("will", record)
+
+
+def offline_once_key(record: SessionRecord) -> bytes:
+    """Told once per (session, owner epoch), whoever finds out."""
+    return _once_key("offline", record)
+
+
+def _once_key(word: str, record: SessionRecord) -> bytes:
+    text = f"{word}\x00{record.tenant}\x00{record.client_id}\x00{record.owner_epoch}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=ONCE_BYTES).digest()
 
 
 def subscription_records(items: Sequence[Subscribed]) -> tuple[SubscriptionRecord, ...]:

@@ -23,7 +23,7 @@ from protocols.errors import Code, Refused
 from protocols.groups import GroupSpec, Read, ShareStrategy
 from protocols.mqtt.holders import Holders
 from protocols.mqtt.naming import EXCLUSIVE
-from protocols.mqtt.presence import Ended, Presence
+from protocols.mqtt.presence import Presence
 from protocols.mqtt.records import (
     SESSION_PREFIX,
     SessionRecord,
@@ -455,7 +455,7 @@ class Sessions:
                 return
             logger.info("session %s lost its gateway %s", record.client_id, record.gateway)
             if self._presence is not None:
-                self._presence.offline(record, "", Ended("its gateway is gone"))
+                self._presence.orphaned(record)
             record = msgspec.structs.replace(record, is_cut=True)
             await self.disconnected(Owned(record, version, True), record, sends_will=True)
             return

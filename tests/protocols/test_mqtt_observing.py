@@ -14,7 +14,9 @@ from protocols.mqtt.packets import (
     SubscribeItem,
     Will,
 )
-from tests.support.fake_services import FakeBroker
+from protocols.mqtt.presence import Presence
+from protocols.mqtt.records import SessionRecord
+from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
 
@@ -89,6 +91,26 @@ async def test_clients_of_a_dead_gateway_are_told_about() -> None:
         await until(lambda: sum(e["event"] == "offline" for e in events(broker)) == 2)
         told = {e["client_id"]: e["reason"] for e in events(broker) if e["event"] == "offline"}
         assert told == dict.fromkeys(("plain", "willing"), "its gateway is gone")
+
+
+async def test_what_every_listener_of_the_others_sees_is_told_once() -> None:
+    """Until the client's next connection, which may lose its gateway, too."""
+    broker = FakeBroker()
+    broker.topics.add("MQTT_EVENTS")
+    seen = [Presence("mqtt", "MQTT_EVENTS", FakeServices(broker, name)) for name in ("a", "b")]
+    for owner_epoch in (3, 4):
+        record = SessionRecord(
+            tenant="",
+            client_id="c",
+            gateway="gw-1",
+            gateway_epoch=1,
+            owner_epoch=owner_epoch,
+            incarnation=3,
+        )
+        for presence in seen:
+            presence.orphaned(record)
+    await until(lambda: len(events(broker)) == 2)
+    assert [one["connection"] for one in events(broker)] == [3, 4]
 
 
 async def test_nothing_is_told_without_a_topic() -> None:
