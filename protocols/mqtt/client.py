@@ -18,11 +18,13 @@ from protocols.canonical import Message, SendResults
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.mqtt.connection import (
+    OVERRUN,
     Acked,
     Early,
     Event,
     Lost,
     MqttConnection,
+    Overrun,
     PublishRun,
 )
 from protocols.mqtt.fields import PacketError
@@ -149,6 +151,12 @@ class Client:
         self.driver.flush()
         self._leave()
 
+    async def _end_overrun(self) -> None:
+        await self._idle.wait()
+        if self._inbound is not None:
+            await self._inbound.stored()
+        self.end(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
+
     def feed_ended(self, code: Code) -> None:
         """The session's own stream is over: another gateway has it, or ours lost its lease."""
         if code == Code.PRECONDITION_FAILED:
@@ -218,6 +226,8 @@ class Client:
         elif isinstance(event, Early):
             self._is_early = True
             self._set_reading()
+        elif isinstance(event, Overrun):
+            self.front.tasks.start(self._end_overrun(), name="overrun")
         elif self.opened is not None:
             outbox = self._outbox = self._outbox or self.opened.outbox
             if isinstance(event, Acked):

@@ -19,7 +19,13 @@ from protocols.mqtt.codec import (
     take_publishes,
 )
 from protocols.mqtt.encoder import PINGRESP, encode_packet, encode_puback_run
-from protocols.mqtt.fields import PacketError, SilentError, malformed, protocol_error
+from protocols.mqtt.fields import (
+    OverrunError,
+    PacketError,
+    SilentError,
+    malformed,
+    protocol_error,
+)
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import (
     V5,
@@ -59,7 +65,8 @@ class State(Enum):
     AWAITING_CONNECT = 1
     OPENING = 2  # CONNECT is with the owner; what follows it waits unread
     CONNECTED = 3
-    CLOSED = 4
+    ENDING = 4  # nothing more is read, answers still go
+    CLOSED = 5
 
 
 # CONNECT first [MQTT-3.1.0-1] and only once [MQTT-3.1.0-2].
@@ -77,6 +84,7 @@ ALLOWED: Final[dict[State, tuple[type[Packet], ...]]] = {
         Pingreq,
         Disconnect,
     ),
+    State.ENDING: (),
     State.CLOSED: (),
 }
 
@@ -108,6 +116,18 @@ class Early(NamedTuple):
     """Much waits behind the CONNECT that is in work: read no more until it is answered."""
 
 
+OVERRUN: Final = "over the Receive Maximum"
+
+
+class Overrun(NamedTuple):
+    """
+    One publish more than the Receive Maximum: nothing that follows is read.
+
+    The owner answers what came before, then ends the connection with 0x93. Some clients send all
+    they have at every connect; ended at once, they would never be told of any of it.
+    """
+
+
 class Lost(NamedTuple):
     """The connection is over by a fault or by time; nothing follows."""
 
@@ -127,6 +147,7 @@ Event = (
     | Unsubscribe
     | Disconnect
     | Early
+    | Overrun
     | Lost
 )
 
@@ -191,7 +212,7 @@ class MqttConnection:
     def receive_data(self, data: bytes, *, now: float) -> list[Event]:
         """The events that *data* completes; a fault of the peer is the last of them."""
         if self._rest or self.state is not State.CONNECTED:
-            if self.state is State.CLOSED:
+            if self.state in (State.ENDING, State.CLOSED):
                 return []  # what was on its way when it ended
             self._rest += data
             if self.state is State.OPENING:
@@ -234,7 +255,7 @@ class MqttConnection:
 
     def queue(self, data: bytes) -> None:
         """Bytes of whole packets for the peer."""
-        if self.state is State.CONNECTED:
+        if self.state is State.CONNECTED or self.state is State.ENDING:
             self._out.append(data)
 
     def send(self, packet: Packet) -> None:
@@ -254,7 +275,8 @@ class MqttConnection:
         properties: PacketProperties = (),
     ) -> Lost:
         """End the connection; a connected 5.0 peer is told why."""
-        if self.state is State.CONNECTED and self.version == V5 and not is_silent:
+        is_told = self.state in (State.CONNECTED, State.ENDING) and not is_silent
+        if is_told and self.version == V5:
             self._out.append(encode_packet(Disconnect(reason, properties), V5))
         self._close()
         return Lost(reason, text)
@@ -283,6 +305,10 @@ class MqttConnection:
                     position = taken
                     break
                 position = taken
+        except OverrunError:
+            self.state = State.ENDING
+            self.deadline = None
+            return [*events, Overrun()]
         except PacketError as error:
             is_silent = isinstance(error, SilentError)
             events.append(self.fail(error.reason, str(error), is_silent=is_silent))
@@ -323,7 +349,9 @@ class MqttConnection:
         table, is_v5 = self.heads.tables[data[position] & 3], self.version == V5
         taken = take_rows(data, position, table, is_v5, self._limits.packet_bytes_max)
         if taken is not None:
-            self._count_unanswered(len(taken.packet_ids) >> 1)
+            if self._is_overrun_by(len(taken.packet_ids) >> 1):
+                return position
+            self.unanswered_count += len(taken.packet_ids) >> 1
             run = MessageRun(taken.head, taken.payloads)
             events.append(new_tuple(PublishRun, (run, taken.packet_ids)))
             return taken.stop
@@ -346,7 +374,9 @@ class MqttConnection:
                 break
             learned_at = stop
         if bodies:
-            self._count_unanswered(len(packet_ids))
+            if self._is_overrun_by(len(packet_ids)):
+                return position
+            self.unanswered_count += len(packet_ids)
             if len(spans) == 1:
                 messages: Sequence[Message] = MessageRun(spans[0][0], bodies)
             else:
@@ -374,13 +404,13 @@ class MqttConnection:
             return False
         return True
 
-    def _count_unanswered(self, count: int) -> None:
-        self.unanswered_count += count
-        if (
-            self.version == V5
-            and self.unanswered_count + len(self.open_qos2) > self._limits.receive_max
-        ):
-            raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "over the Receive Maximum")
+    def _is_overrun_by(self, count: int) -> bool:
+        """Whether so many more are too many. Its packets are then looked at one by one."""
+        unanswered_count = self.unanswered_count + len(self.open_qos2) + count
+        if self.version != V5 or unanswered_count <= self._limits.receive_max:
+            return False
+        self._run_firsts = b""
+        return True
 
     def _check_size(self, data: bytes, position: int, start: int, end: int) -> None:
         """By the length field, before the body is waited for."""
@@ -453,11 +483,13 @@ class MqttConnection:
             raise PacketError(Reason.QOS_NOT_SUPPORTED, f"a publish of QoS {packet.qos}")
         if packet.retain and not self._limits.takes_retained:  # [MQTT-3.2.2-14]
             raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "a retained publish")
+        is_new = packet.qos == 1 or (packet.qos == 2 and packet.packet_id not in self.open_qos2)
+        if is_new and self._is_overrun_by(1):
+            raise OverrunError(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
         if packet.qos == 2:
             self.open_qos2.add(packet.packet_id)
-            self._count_unanswered(0)
             return packet
-        self._count_unanswered(packet.qos)
+        self.unanswered_count += packet.qos
         if packet.properties:
             return packet
         head = self.heads.find(packet.topic, packet.qos, packet.retain)

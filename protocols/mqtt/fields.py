@@ -20,6 +20,10 @@ class SilentError(PacketError):
     """A fault that other servers answer by closing alone, and clients are tested for that."""
 
 
+class OverrunError(PacketError):
+    """More publishes than may be unanswered."""
+
+
 def malformed(text: str) -> PacketError:
     """The bytes cannot be a packet [MQTT 5, 4.13.1]."""
     return PacketError(Reason.MALFORMED_PACKET, text)

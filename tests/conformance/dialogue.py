@@ -1,10 +1,17 @@
 """A connection without sockets: bytes in, what it told and whether it closed."""
 
-from protocols.mqtt.connection import Event, Limits, MqttConnection, State
+from protocols.mqtt.connection import (
+    OVERRUN,
+    Event,
+    Limits,
+    MqttConnection,
+    Overrun,
+    State,
+)
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.fields import encode_string, encode_varint
 from protocols.mqtt.mapping import Heads
-from protocols.mqtt.packets import V5, Connack, Connect, PacketProperties
+from protocols.mqtt.packets import V5, Connack, Connect, PacketProperties, Reason
 
 LIMITS = Limits(receive_max=4, topic_alias_max=2, packet_bytes_max=1000)
 
@@ -40,6 +47,8 @@ class Dialogue:
 
     def _note(self, events: list[Event], now: float) -> None:
         self.events += events
+        if any(isinstance(event, Overrun) for event in events):
+            self.connection.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
         if any(isinstance(event, Connect) for event in events):
             connection = self.connection
             if connection.state is State.OPENING:

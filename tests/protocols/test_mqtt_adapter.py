@@ -13,6 +13,7 @@ from protocols.mqtt.packets import (
     Connack,
     Connect,
     Disconnect,
+    Packet,
     Puback,
     Pubcomp,
     Publish,
@@ -352,6 +353,19 @@ async def test_last_words_arrive_though_the_client_goes_on_sending(served: Serve
             packet = await client.receive()
         assert packet == Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
         assert await client.receive() is None
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])
+async def test_what_came_before_one_too_many_is_answered(
+    served: Served, qos: int, answer: type[Packet]
+) -> None:
+    """A client that sends all it has at every connect gets on by a Receive Maximum each time."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "eager")) as client:
+        client.send(*(Publish("t", b"", qos, packet_id=number) for number in range(1, 3000)))
+        told = [await client.receive() for _ in range(1025)]
+        assert {type(packet) for packet in told[:-1]} == {answer}
+        assert told[-1] == Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
 
 
 async def test_a_kick_and_a_stop_say_so(broker: FakeBroker) -> None:

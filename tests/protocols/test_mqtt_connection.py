@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from protocols.mqtt.connection import (
     EARLY_BYTES_HIGH,
     EARLY_BYTES_MAX,
+    OVERRUN,
     Acked,
     Early,
     Event,
     Limits,
     Lost,
     MqttConnection,
+    Overrun,
     PublishRun,
     State,
 )
@@ -250,13 +252,34 @@ def test_topic_aliases_stand_for_names() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_over_the_receive_maximum(qos: int) -> None:
-    """The fifth unanswered publish of a client that was told 4 ends its connection: 0x93."""
+    """
+    The fifth unanswered publish of a client that was told 4 is the last that is read. Those before
+    it are answered; then it is told why.
+    """
     connection = connected()
     for number in range(1, 5):
         wire = wire_of(Publish("a", b"", qos, packet_id=number))
         assert not isinstance(connection.receive_data(wire, now=0.0)[0], Lost)
-    (lost,) = connection.receive_data(wire_of(Publish("a", b"", qos, packet_id=5)), now=0.0)
-    assert lost == Lost(Reason.RECEIVE_MAXIMUM_EXCEEDED, "over the Receive Maximum")
+    wire = wire_of(Publish("a", b"", qos, packet_id=5))
+    assert connection.receive_data(wire, now=0.0) == [Overrun()]
+    assert connection.receive_data(wire, now=0.0) == []
+    assert connection.deadline is None
+    connection.acknowledge(b"\x00\x01")
+    connection.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
+    assert connection.data_to_send() == b"\x40\x02\x00\x01" + b"\xe0\x01\x93"
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_a_run_over_the_receive_maximum_is_cut(size: int) -> None:
+    """Of publishes that came in one read, those go on that may."""
+    connection = connected()
+    payload = bytes(size)
+    wire = b"".join(wire_of(Publish("a", payload, 1, packet_id=n)) for n in range(1, 200))
+    *runs, last = connection.receive_data(wire, now=0.0)
+    assert last == Overrun()
+    assert b"".join(run.packet_ids for run in runs if isinstance(run, PublishRun)) == bytes(
+        (0, 1, 0, 2, 0, 3, 0, 4)
+    )
 
 
 def test_answered_publishes_do_not_count() -> None:
