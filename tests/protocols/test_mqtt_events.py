@@ -9,8 +9,8 @@ from protocols.mqtt.events import as_binary_event
 from protocols.mqtt.packets import V5, V311, Connect, Publish, SubscribeItem
 from protocols.mqtt.properties import Property
 from protocols.stored_names import subject_of
-from tests.protocols.test_mqtt_rights import served
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway
 
 ATTRIBUTES = (("specversion", "1.0"), ("id", "7"), ("source", "/s"), ("type", "t"), ("x", "é"))
 BINARY = (
@@ -23,7 +23,7 @@ EVENT = {**dict(ATTRIBUTES), "datacontenttype": "application/json", "data": {"a"
 
 async def test_a_binary_event_is_an_event_for_others_and_comes_back_as_it_was() -> None:
     """Attributes are stored as those of events; an MQTT 5 subscriber sees what was published."""
-    async with served() as (services, address):
+    async with gateway() as (services, address):
         async with MqttClient(address, Connect(V5, "c")) as client:
             await client.subscribe(SubscribeItem("t", 0))
             client.send(Publish("t", b'{"a":1}', properties=BINARY))
@@ -51,7 +51,7 @@ def test_what_is_no_event_stays_as_it_is(pairs: tuple[tuple[str, str], ...]) -> 
 async def test_structured_events_by_option(version: int, qos: int) -> None:
     """Taken apart on the way in; whole again for 3.1.1, binary for 5.0; HTTP sees the same."""
     content = ((int(Property.CONTENT_TYPE), "application/cloudevents+json; charset=utf-8"),)
-    async with served(cloudevents="structured") as (services, address):
+    async with gateway(cloudevents="structured") as (services, address):
         async with (
             MqttClient(address, Connect(V311, "old")) as old,
             MqttClient(address, Connect(V5, "new")) as new,
@@ -82,7 +82,7 @@ async def test_structured_events_by_option(version: int, qos: int) -> None:
 async def test_data_of_every_kind(more: dict[str, str], kind: str, data: bytes | None) -> None:
     event = {**dict(ATTRIBUTES), **more}
     async with (
-        served(cloudevents="structured") as (services, address),
+        gateway(cloudevents="structured") as (services, address),
         MqttClient(address, Connect(V311, "c")) as client,
     ):
         await client.subscribe(SubscribeItem("t", 0))
@@ -101,7 +101,7 @@ async def test_data_of_every_kind(more: dict[str, str], kind: str, data: bytes |
 async def test_plain_devices_are_left_alone(body: bytes) -> None:
     """What is no event passes as it came, to 3.1.1 clients too."""
     async with (
-        served(cloudevents="structured") as (_, address),
+        gateway(cloudevents="structured") as (_, address),
         MqttClient(address, Connect(V311, "c")) as client,
     ):
         await client.subscribe(SubscribeItem("t", 0))
@@ -111,7 +111,7 @@ async def test_plain_devices_are_left_alone(body: bytes) -> None:
 
 async def test_apaches_properties_are_written_by_option() -> None:
     """Topic, QoS, client id and tag as rocketmq-mqtt's consumers look for them."""
-    async with served(apache_properties=True) as (services, address):
+    async with gateway(apache_properties=True) as (services, address):
         async with MqttClient(address, Connect(V5, "dev-7")) as client:
             await client.publish("a/b", b"x", 1)
         found = services.broker.log[-1].message.properties

@@ -15,13 +15,13 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.pipeline import Credentials
-from tests.protocols.test_mqtt_rights import served
 from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway
 
 
 async def test_subscriptions_of_one_session() -> None:
     """One too many is refused by its code; a known one may be changed."""
-    async with served(subscriptions_max=2) as (_, address):
+    async with gateway(subscriptions_max=2) as (_, address):
         async with MqttClient(address, Connect(V5, "c")) as client:
             items = [SubscribeItem(name, 0) for name in ("a", "b", "c")]
             assert await client.subscribe(*items) == (0, 0, Reason.QUOTA_EXCEEDED)
@@ -31,7 +31,7 @@ async def test_subscriptions_of_one_session() -> None:
 
 
 async def test_levels_of_filters_and_wills() -> None:
-    async with served(topic_levels_max=3) as (_, address):
+    async with gateway(topic_levels_max=3) as (_, address):
         async with MqttClient(address, Connect(V5, "c")) as client:
             reasons = await client.subscribe(SubscribeItem("a/b/c", 0), SubscribeItem("a/b/c/#", 0))
             assert reasons == (0, Reason.TOPIC_FILTER_INVALID)
@@ -41,7 +41,7 @@ async def test_levels_of_filters_and_wills() -> None:
 
 
 async def test_a_large_will() -> None:
-    async with served(will_bytes_max=3) as (_, address):
+    async with gateway(will_bytes_max=3) as (_, address):
         async with MqttClient(address, Connect(V5, "c", will=Will("w", b"1234"))) as client:
             assert client.connack.reason == Reason.PACKET_TOO_LARGE
         async with MqttClient(address, Connect(V5, "c", will=Will("w", b"123"))) as client:
@@ -52,7 +52,7 @@ async def test_a_large_will() -> None:
 async def test_the_banned_are_told_before_their_password_is_looked_at(
     version: int, reason: int
 ) -> None:
-    async with served() as (services, address):
+    async with gateway() as (services, address):
         services.banned_ids.add("c")
         services.users = {"nobody": b""}  # anything else would be 0x86
         async with MqttClient(address, Connect(version, "c")) as client:
@@ -69,7 +69,7 @@ async def test_the_banned_are_told_before_their_password_is_looked_at(
     ],
 )
 async def test_words_of_a_refused_connection(code: Code, version: int, reason: int) -> None:
-    async with served() as (services, address):
+    async with gateway() as (services, address):
         services.admit_code = code
         async with MqttClient(address, Connect(version, "c")) as client:
             assert client.connack.reason == reason
@@ -77,7 +77,7 @@ async def test_words_of_a_refused_connection(code: Code, version: int, reason: i
 
 async def test_connects_wait_their_turn_and_then_are_told_busy() -> None:
     """One in work, one waits in time, one too long."""
-    async with served(opening_max=1, opening_s_max=0.2) as (services, address):
+    async with gateway(opening_max=1, opening_s_max=0.2) as (services, address):
         entered, gate = asyncio.Event(), asyncio.Event()
 
         async def slowly(credentials: Credentials) -> Identity:
@@ -103,7 +103,7 @@ async def test_connects_wait_their_turn_and_then_are_told_busy() -> None:
 async def test_retained_values_age() -> None:
     """Older than the limit: not handed out any more."""
     async with (
-        served(retained_s_max=1) as (services, address),
+        gateway(retained_s_max=1) as (services, address),
         MqttClient(address, Connect(V5, "c")) as client,
     ):
         await client.publish("old", b"x", 1, retain=True)

@@ -22,9 +22,8 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.mqtt.properties import Property
-from tests.protocols.test_mqtt_rights import served
 from tests.support.mqtt_client import MqttClient
-from tests.support.mqtt_front import until
+from tests.support.mqtt_front import gateway, until
 
 KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
 
@@ -95,7 +94,7 @@ def test_mount_points_by_client() -> None:
 @pytest.mark.parametrize("version", [V311, V5])
 async def test_clients_of_a_mount_point_see_only_what_is_below_it(version: int) -> None:
     """Live, retained and wills, named without it; others know the whole address."""
-    async with served(mount_point="site/{client_id}/") as (services, address):
+    async with gateway(mount_point="site/{client_id}/") as (services, address):
         async with MqttClient(
             address, Connect(version, "c1", will=Will("gone", b"w", 1))
         ) as client:
@@ -113,7 +112,7 @@ async def test_clients_of_a_mount_point_see_only_what_is_below_it(version: int) 
 
 async def test_what_is_delayed_has_its_time() -> None:
     """With and without properties, every QoS; others on the connection are not touched."""
-    async with served() as (services, address):
+    async with gateway() as (services, address):
         seen: list[tuple[str, int]] = []
         store = services.broker.store
 
@@ -139,7 +138,7 @@ async def test_what_is_delayed_has_its_time() -> None:
 
 async def test_an_exclusive_subscription_has_one_holder() -> None:
     """Until it unsubscribes, or its session ends; the holder may ask again."""
-    async with served() as (_, address):
+    async with gateway() as (_, address):
         wanted = SubscribeItem("$exclusive/a/+", 1)
         async with MqttClient(address, Connect(V5, "c1")) as one:
             assert await one.subscribe(wanted) == (1,)
@@ -164,7 +163,7 @@ async def test_an_exclusive_subscription_has_one_holder() -> None:
 async def test_automatic_subscriptions() -> None:
     """Without a SUBACK, within the ACL, retained values included; a kept session has them once."""
     entries = [{"topic": "cmd/{client_id}/#"}, {"topic": "secret", "qos": 0}]
-    async with served(auto_subscribe=entries) as (services, address):
+    async with gateway(auto_subscribe=entries) as (services, address):
         services.denied.add(("consume", "secret"))
         async with MqttClient(address, Connect(V5, "pub")) as pub:
             await pub.publish("cmd/c1/old", b"kept", 1, retain=True)
