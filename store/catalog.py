@@ -7,6 +7,7 @@ from store.answers import Offsets, Pending, TopicConfig
 from store.core import Core
 from store.deletion import delete_topic
 from store.groups.deliveries import Deliveries
+from store.groups.table import POPS
 from store.parts import Parts
 
 
@@ -52,9 +53,18 @@ class Catalog:
         return self._parts.settings.table(table)
 
     def commit_offsets(self, offsets: Offsets, now: Now) -> Pending[None]:
-        """Consumer offsets of RocketMQ groups that read by offset."""
+        """Consumer offsets of RocketMQ groups that read by offset; one that popped before goes on
+        there when it pops again."""
         self._core.at(now)
         self._parts.offsets.commit(offsets)
+        for name, topic, queue_id, offset in offsets:
+            group = self._parts.groups.find(f"{POPS}{name}/{topic}")
+            queue = self._core.queues.find_message_queue(topic, queue_id)
+            if group is not None and queue is not None:
+                places = self._deliveries.books.places(group, queue)
+                at = min(offset, queue.next)
+                if places is not None and places[0] != at:
+                    self._deliveries.books.seek(group, {(topic, queue_id): at})
         return self._core.wait(None)
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:

@@ -377,6 +377,7 @@ class Engine:
         matches: Callable[[bytes], bool] | None = None,
         attempt_id: str = "",
         taker: str = "",
+        in_runs: bool = False,
     ) -> Sequence[Granted]:
         """
         Grant up to *count* entries, returned ones first, in entry order.
@@ -385,7 +386,8 @@ class Engine:
         or *invisible_ms*. *tags*, *matches* (of records): other entries are done for this group;
         one call looks at so many, and wakes the group if it stops there. An *attempt_id* that took
         something already gets what is left of it. A *taker* may ask for what it holds (``adopt``).
-        The grant is logged, not awaited. An unknown group takes nothing.
+        *in_runs*: of a FIFO group also what follows a granted message in its order, while nothing
+        else of it is out. The grant is logged, not awaited. An unknown group takes nothing.
         """
         self._core.at(now)
         found = self._parts.groups.get(group)
@@ -400,6 +402,7 @@ class Engine:
             queue_id,
             frozenset([tag_hash(tag) for tag in tags]) if tags else frozenset(),
             None if matches is None else partial(self._reader.does_match, matches),
+            in_runs,
         )
         if self._parts.topics.compacted:
             wanted = self._reader.only_current(found, wanted)

@@ -32,7 +32,7 @@ class Parts:
         )
         self.retained = RetainedTable(core.config.retained_max)
         self.compacted = Compacted(core.config.retention_s * 1000)
-        self.groups = GroupTable(core)
+        self.groups = GroupTable(core, self.offsets.get)
         self.held = Held(core)
 
     def dump(self) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def send_header(command: RemotingCommand) -> SendHeader:
         topic=text_field(fields, name("topic")),
         default_topic=text_field(fields, name("default_topic"), "TBW102"),
         default_queue_count=int_field(fields, name("default_queue_count"), 4),
-        queue_id=int_field(fields, name("queue_id")),
+        queue_id=max(int_field(fields, name("queue_id")), -1),
         sys_flag=int_field(fields, name("sys_flag"), 0),
         born_ms=int_field(fields, name("born_ms"), 0),
         flag=int_field(fields, name("flag"), 0),

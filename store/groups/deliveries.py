@@ -24,6 +24,7 @@ from store.groups.selection import (
     Wanted,
     select_fresh,
     select_returned,
+    with_runs,
 )
 from store.groups.table import GroupTable
 from store.groups.tags import note_tags, tags_of_each
@@ -94,9 +95,12 @@ class Deliveries:
             by_level = selected.order if group.guard.levels else None
         else:
             back = select_returned(group, wanted) if group.returned else []
+            followed: set[int] = set()
+            if wanted.in_runs and back and group.turns:
+                back, followed = with_runs(group, back, wanted)
             room = wanted.count_max - len(back)
             fresh = (
-                select_fresh(group, wanted, self._core.entries, room)
+                select_fresh(group, wanted, self._core.entries, room, followed)
                 if room > 0 and group.ready
                 else None
             )

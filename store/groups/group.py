@@ -7,7 +7,7 @@ message of its order key). ``open`` has them all. Everything the group was offer
 open is done. State changes are methods that replay calls too; deciding is in ``selection``.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
@@ -157,6 +157,9 @@ class Group:
         self.turns: dict[int, int] = {}
         """FIFO: order hash → position whose turn it is."""
 
+        self.followers: dict[int, list[int]] = {}
+        """FIFO: order hash → positions in flight behind that one, ascending: of a run."""
+
         self.held: dict[int, deque[int]] = {}
         self.held_count = 0
         self.last_grant = 0
@@ -222,15 +225,29 @@ class Group:
             self.holders.setdefault(batch.holder, set()).add(batch)
         if self.spec.is_fifo:
             for position, ordinal in zip(positions, ordinals, strict=True):
-                order = self._order(ordinal)
-                if order:
-                    self.turns[order] = position
+                order = self.order_of(ordinal)
+                if order and self.turns.setdefault(order, position) != position:
+                    self._follow(order, position)
+
+    def _follow(self, order: int, position: int) -> None:
+        """It is in flight with what is before it, or was found after what is behind it."""
+        if position < self.turns[order]:
+            self.turns[order], position = position, self.turns[order]
+        waiting = self.held.get(order)
+        if waiting and position in waiting:
+            waiting.remove(position)
+            self.held_count -= 1
+            if not waiting:
+                del self.held[order]
+        followers = self.followers.setdefault(order, [])
+        if position not in followers:
+            insort(followers, position)
 
     def hold(self, positions: Sequence[int], ordinals: Sequence[int]) -> None:
         """These wait behind an earlier message of their order key."""
         self._offer(positions, ordinals)
         for position, ordinal in zip(positions, ordinals, strict=True):
-            self.held.setdefault(self._order(ordinal), deque()).append(position)
+            self.held.setdefault(self.order_of(ordinal), deque()).append(position)
         self.held_count += len(positions)
 
     def _offer(self, positions: Sequence[int], ordinals: Sequence[int]) -> bool:
@@ -263,7 +280,8 @@ class Group:
             if not held:
                 del self.holders[batch.holder]
 
-    def _order(self, ordinal: int) -> int:
+    def order_of(self, ordinal: int) -> int:
+        """What it has to be in order with; 0: nothing."""
         return self._entries.order_of(ordinal) or self.queue_order(ordinal)
 
     def queue_order(self, ordinal: int) -> int:
@@ -283,6 +301,7 @@ class Group:
                     insort(self.returned, position)
             self.held.clear()
             self.turns.clear()
+            self.followers.clear()
             self.held_count = 0
         elif spec.is_fifo and not was_fifo:
             self._take_turns()
@@ -290,12 +309,12 @@ class Group:
     def _take_turns(self) -> None:
         """From now on in order: what came back and is not the first of its key waits."""
         for position in sorted(self.in_flight):
-            order = self._order(position)
-            if order:
-                self.turns.setdefault(order, position)
+            order = self.order_of(position)
+            if order and self.turns.setdefault(order, position) != position:
+                self._follow(order, position)
         kept: list[int] = []
         for position in self.returned:
-            order = self._order(position)
+            order = self.order_of(position)
             if not order or self.turns.setdefault(order, position) == position:
                 kept.append(position)
             else:
@@ -328,22 +347,27 @@ class Group:
         self._advance()
 
     def _pass_turn(self, position: int, ordinal: int) -> None:
-        order = self._order(ordinal)
+        order = self.order_of(ordinal)
         waiting = self.held.get(order)
+        followers = self.followers.get(order)
         if waiting and position in waiting:  # purged while held
             waiting.remove(position)
             self.held_count -= 1
-        if self.turns.get(order) != position:
-            return
-        if waiting:
-            following = waiting.popleft()
-            self.held_count -= 1
-            self.turns[order] = following
-            insort(self.returned, following)
-        else:
-            del self.turns[order]
+        if followers and position in followers:
+            followers.remove(position)
+        if self.turns.get(order) == position:
+            if waiting and not (followers and followers[0] < waiting[0]):
+                self.turns[order] = waiting.popleft()
+                self.held_count -= 1
+                insort(self.returned, self.turns[order])
+            elif followers:
+                self.turns[order] = followers.pop(0)
+            else:
+                del self.turns[order]
         if not waiting:
             self.held.pop(order, None)
+        if not followers:
+            self.followers.pop(order, None)
 
     def mend_turns(self) -> None:
         """
@@ -388,7 +412,22 @@ class Group:
             if counts:
                 self.attempts[position] = self.attempts.get(position, 0) + 1
             self.marks.pop(position, None)
-            insort(self.returned, position)
+            order = self.order_of(self.open[position]) if self.turns else 0
+            if order and self.turns.get(order, position) != position:
+                self._fall_behind(order, position)
+            else:
+                insort(self.returned, position)
+
+    def _fall_behind(self, order: int, position: int) -> None:
+        """It came back, and what is before it is not done."""
+        followers = self.followers.get(order, [])
+        if position in followers:
+            followers.remove(position)
+        if not followers:
+            self.followers.pop(order, None)
+        waiting = self.held.setdefault(order, deque())
+        waiting.insert(bisect_left(waiting, position), position)
+        self.held_count += 1
 
     def count_attempts(self, positions: Iterable[int]) -> None:
         """What is in flight goes out once more without having come back (inherited)."""

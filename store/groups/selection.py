@@ -6,7 +6,8 @@ position. An entry met in several queues is one delivery.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from store.groups.group import HELD_MAX, Group, GroupRead
@@ -31,6 +32,9 @@ class Wanted(NamedTuple):
     matches: Callable[[int], bool] | None = None
     """Filter by ordinal, which reads the message."""
 
+    in_runs: bool = False
+    """FIFO: what follows a message in its order may come along."""
+
 
 Passed = tuple[GroupRead, Sequence[int]]
 """(a read that was moved, the entries it went past)"""
@@ -42,13 +46,16 @@ LOOKED_MAX: Final = 2000
 class Fresh:
     """New entries: what to grant, what to hold, how far the reads went."""
 
-    __slots__ = ("held", "is_cut", "ordinals", "passed")
+    __slots__ = ("held", "is_cut", "ordinals", "passed", "turns")
 
     def __init__(self) -> None:
         self.ordinals: list[int] = []
         self.held: list[int] = []
         self.passed: list[Passed] = []
         """How far the reads went; one may be in it more than once."""
+
+        self.turns: dict[int, bool] = {}
+        """FIFO: orders that are out → whether what follows may come along."""
 
         self.is_cut = False
         """It stopped at ``LOOKED_MAX``: look again soon."""
@@ -84,10 +91,56 @@ def select_returned(group: Group, wanted: Wanted) -> list[int]:
     return chosen
 
 
-def select_fresh(group: Group, wanted: Wanted, entries: Entries, count: int) -> Fresh:
-    """Up to *count* new entries; moves the reads. Of a priority topic: higher queues first."""
+def with_runs(group: Group, chosen: list[int], wanted: Wanted) -> tuple[list[int], set[int]]:
+    """
+    *chosen*, and behind each what waits for it, where nothing else of its order is out.
+
+    Also the orders of which nothing waits any more: what is new of them may come along.
+    """
+    room = wanted.count_max - len(chosen)
+    found = list(chosen)
+    followed: set[int] = set()
+    for position in chosen:
+        order = group.order_of(group.open[position])
+        if not order or order in group.followers:
+            continue
+        waiting = group.held.get(order, ())
+        run = [at for at in islice(waiting, room) if is_about(group, at, wanted)]
+        found += run
+        room -= len(run)
+        if len(run) == len(waiting):
+            followed.add(order)
+    return sorted(found), followed
+
+
+def is_about(group: Group, position: int, wanted: Wanted) -> bool:
+    """It is in a queue that *wanted* names."""
+    return not wanted.topic or any(
+        [
+            read.topic == wanted.topic
+            and wanted.queue_id in (-1, read.queue.queue_id)
+            and read.covers(group.open[position])
+            for read in group.reads.values()
+        ]
+    )
+
+
+def select_fresh(
+    group: Group,
+    wanted: Wanted,
+    entries: Entries,
+    count: int,
+    followed: Collection[int] = (),
+) -> Fresh:
+    """
+    Up to *count* new entries; moves the reads. Of a priority topic: higher queues first.
+
+    *followed*: orders that are out by this very take, as far as it goes.
+    """
     reads = reads_for(group, wanted)
     fresh = Fresh()
+    if group.spec.is_fifo:
+        fresh.turns = dict.fromkeys(group.turns, False) | dict.fromkeys(followed, True)
     if not group.spec.is_priority:
         _select(group, reads, wanted, entries, count, fresh)
         return fresh
@@ -110,7 +163,6 @@ def _select(
     has_filter = bool(wanted.tag_hashes) or wanted.matches is not None
     is_plain = not has_filter and not spec.is_fifo and not entries.expires and not group.live_from
     looked = 0
-    turns = dict.fromkeys(group.turns) if spec.is_fifo else {}
     while len(fresh.ordinals) < count and reads:
         want = count - len(fresh.ordinals)
         ordinals, passed = scan(group, reads, wanted.limit, want if is_plain else max(want, 32))
@@ -122,7 +174,7 @@ def _select(
             if len(fresh.ordinals) < count:
                 reads = [read for read in reads if read in group.ready]
             continue
-        taken = _sift(group, ordinals, wanted, entries, fresh, turns, want)
+        taken = _sift(group, ordinals, wanted, entries, fresh, want)
         looked += taken
         if taken < len(ordinals):  # enough: look at the rest again next time
             _rewind(group, passed, ordinals[taken])
@@ -199,10 +251,10 @@ def _sift(
     wanted: Wanted,
     entries: Entries,
     fresh: Fresh,
-    turns: dict[int, None],
     want: int,
 ) -> int:
     """Sort *ordinals* into granted, held and done; how many were looked at."""
+    turns = fresh.turns
     granted_before = len(fresh.ordinals)
     for looked, ordinal in enumerate(ordinals):
         if len(fresh.ordinals) - granted_before == want:
@@ -221,11 +273,11 @@ def _sift(
         if is_live_only and ordinal < group.live_from:
             continue
         order = columns.orders[index] or group.queue_order(ordinal) if group.spec.is_fifo else 0
-        if order and order in turns:
+        if order and not turns.setdefault(order, True):
             fresh.held.append(ordinal)
             continue
         if order:
-            turns[order] = None
+            turns[order] = wanted.in_runs
         fresh.ordinals.append(ordinal)
     return len(ordinals)
 

@@ -5,7 +5,7 @@ Opening decides once (which queues, from which offsets) and logs the outcome; ``
 does it, live and on replay alike. Volatile groups are never logged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +24,9 @@ from store.policies.levels import subqueues
 VOLATILE_FROM: Final = 1 << 31
 """Group numbers from here on belong to volatile groups: never logged, gone at a restart."""
 
+POPS: Final = "rmq/"
+"""``rmq/<group>/<topic>``: a consumer group of RocketMQ that pops a topic."""
+
 _spec_bytes = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(GroupOpen).decode
 
@@ -34,8 +37,11 @@ ReadRow = tuple[int, int, int, int, int, int, int, int]
 class GroupTable:
     """All groups of this store, by number and name."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, committed: Callable[[str, str, int], int]) -> None:
         self._core = core
+        self._committed = committed
+        """Where a consumer group that reads by offset stands in a queue of a topic; -1: nowhere."""
+
         self._by_number: dict[int, Group] = {}
         self._by_name: dict[str, Group] = {}
         self._by_topic: dict[str, dict[Group, None]] = {}
@@ -161,6 +167,12 @@ class GroupTable:
         return self.epoch_start if spec.start == Start.EPOCH.value else position
 
     def _start_offset(self, spec: GroupOpen, queue: Queue) -> int:
+        """Of a new read. A consumer group that read by offset goes on where it stood."""
+        if queue.topic and spec.name.startswith(POPS):
+            group = spec.name.removeprefix(POPS).partition("/")[0]
+            offset = self._committed(group, queue.topic, queue.queue_id)
+            if offset >= 0:
+                return min(max(offset, queue.first), queue.next)
         if spec.start == Start.EARLIEST.value:
             return queue.first
         if spec.start == Start.EPOCH.value:

@@ -191,6 +191,7 @@ def take_body(context: Context, asked: Pop, now: Now) -> bytes | None:
         matches=parse_sql(asked.sql).matches,
         attempt_id=asked.attempt_id,
         taker=asked.taker,
+        in_runs=True,
     )
     records, items, left = pack(context, asked.group, granted, now, bytes_max=FRAME_BYTES_MAX >> 1)
     if left:

@@ -22,7 +22,7 @@ def query_offset(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """
-    Where a group stands in a queue (14); 22 when it has not begun.
+    Where a group stands in a queue (14), also if it popped so far; 22 when it has not begun.
 
     A group without an offset on a queue whose head is still there starts at 0, as Apache's
     does: "start from last" on a young queue sees it whole.
@@ -30,7 +30,7 @@ def query_offset(
     fields = request.fields
     group, topic = text_field(fields, "consumerGroup"), text_field(fields, "topic")
     queue_id = int_field(fields, "queueId")
-    offset = context.engine.catalog.query_offset(group, topic, queue_id)
+    offset = context.done_offset(group, topic, queue_id)
     if offset < 0 and fields.get("setZeroIfNotFound", "true").lower() != "false":
         low, _ = context.engine.offset_range(topic, queue_id)
         if low == 0 and not is_retry_topic(topic) and context.topic(topic) is not None:

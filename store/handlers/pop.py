@@ -88,7 +88,7 @@ def pop(
     forbidden = reading_forbidden(context, config, group)
     if forbidden is not None:
         return request.answer(ResponseCode.NO_PERMISSION, remark=forbidden[1])
-    count, queue_id = int_field(fields, "maxMsgNums"), int_field(fields, "queueId")
+    count, queue_id = int_field(fields, "maxMsgNums"), max(int_field(fields, "queueId"), -1)
     if not 1 <= count <= COUNT_MAX or queue_id >= max(config.read_queue_count, 1):
         raise Refused(Code.BAD_REQUEST, topic, f"maxMsgNums {count}, queueId {queue_id}")
     invisible_ms = int_field(fields, "invisibleTime")
@@ -175,6 +175,7 @@ def _attempt(
         tags=asked.wants.tags,
         matches=asked.wants.matches,
         attempt_id=asked.attempt_id,
+        in_runs=True,
     )
     records: list[bytes] = []
     offsets: dict[tuple[str, int], list[int]] = {}

@@ -45,9 +45,12 @@ class Consumers(World):
         name = name or self.random.choice(list(self.head.groups))
         count = count or self.random.choice([1, 2, 4, 32])
         group = self.head.groups[name]
-        taken = self.head.plan_take(group, count, self.engine.confirmed)
+        in_runs = group.is_fifo and count > 2
+        taken = self.head.plan_take(group, count, self.engine.confirmed, in_runs=in_runs)
         is_stream = name in STREAMED
-        facts = {"holder": self.holders[name]} if is_stream else {"invisible_ms": INVISIBLE_MS}
+        facts: dict[str, Any] = {"holder": self.holders[name], "invisible_ms": INVISIBLE_MS}
+        del facts["invisible_ms" if is_stream else "holder"]
+        facts["in_runs"] = in_runs
         granted = self.engine.take(self.engine.group_number(name), count, self.now, **facts)
         self._expect_granted(name, granted, taken)
         if not taken.positions and not taken.held:

@@ -100,15 +100,20 @@ class Group:
             gone = self.open.pop(position, None)
             if gone is None or not self.is_fifo or not gone.order or gone.state == "held":
                 continue
-            waiting = [at for at, one in self.open.items() if one.order == gone.order]
-            if waiting:
-                self.open[min(waiting)].state = "back"
+            following = self.first_of(gone.order)
+            if following >= 0 and self.open[following].state == "held":
+                self.open[following].state = "back"
+
+    def first_of(self, order: int) -> int:
+        """The position whose turn it is; -1: none of that key is open."""
+        return min([at for at, one in self.open.items() if one.order == order], default=-1)
 
     def give_back(self, positions: Sequence[int], *, counts: bool) -> None:
         for position in positions:
             one = self.open.get(position)
             if one is not None and one.state == "flight":
-                one.state, one.mark = "back", (0, 0)
+                is_turn = not self.is_fifo or not one.order or self.first_of(one.order) == position
+                one.state, one.mark = "back" if is_turn else "held", (0, 0)
                 one.attempts += counts
 
     def count_attempts(self, positions: Sequence[int]) -> None:
@@ -223,9 +228,29 @@ class Model:
                     found[entry.position] = entry
         return [found[position] for position in sorted(found)]
 
-    def plan_take(self, group: Group, count: int, visible: int) -> Taken:
-        """Returned ones first, then new ones; one message of an order key at a time."""
+    def plan_take(self, group: Group, count: int, visible: int, *, in_runs: bool = False) -> Taken:
+        """
+        Returned ones first, then new ones; one message of an order key at a time, or (*in_runs*)
+        as many as there is room for, if nothing of the key is out.
+        """
         positions = group.returned()[:count]
+        for position in list(positions) if in_runs and group.is_fifo else ():
+            key = group.open[position].order
+            same = sorted([at for at, one in group.open.items() if key and one.order == key])[1:]
+            if all([group.open[at].state == "held" for at in same]):
+                positions += same[: count - len(positions)]
+        positions.sort()
+        running = {
+            group.open[at].order
+            for at in positions
+            if in_runs
+            and not any(
+                [
+                    one.order == group.open[at].order and other not in positions
+                    for other, one in group.open.items()
+                ]
+            )
+        } - {0}
         looked: list[Entry] = []
         held: list[int] = []
         busy = {one.order for one in group.open.values() if one.order} if group.is_fifo else set()
@@ -233,12 +258,13 @@ class Model:
             if len(positions) == count:
                 break
             looked.append(entry)
-            if group.is_fifo and entry.order in busy:
+            if group.is_fifo and entry.order in busy - running:
                 held.append(entry.position)
                 continue
             positions.append(entry.position)
             if group.is_fifo and entry.order:
                 busy.add(entry.order)
+                running |= {entry.order} if in_runs else set()
         return Taken(positions, looked, held)
 
     def take(

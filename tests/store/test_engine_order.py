@@ -1,5 +1,7 @@
 """Order as RocketMQ groups know it: FIFO with and without message groups, priorities, attempts."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from protocols.errors import Code
@@ -48,6 +50,37 @@ def test_a_stuck_message_group_blocks_only_itself(store: Driver) -> None:
     store.later(61)
     (again,) = store.take(group, invisible_ms=60_000)
     assert (store.bodies([again]), again.attempt) == ([b"s1"], 2)
+
+
+def test_a_run_comes_together_and_holds_back_the_rest(store: Driver) -> None:
+    """What comes back of it waits for what is before it; so after restarts."""
+    group = store.open("rmq/g/t", [READ_T], is_fifo=True)
+    store.send(*(b"%d" % number for number in range(6)), orders=(7,) * 6)
+
+    def run(count: int = 32) -> Sequence[Granted]:
+        store.drain()
+        store.restart()
+        return store.take(group, count, invisible_ms=60_000, in_runs=True)
+
+    first = run(4)
+    assert store.bodies(first) == [b"0", b"1", b"2", b"3"]
+    assert run() == []
+    store.ack(group, first[2:3])
+    store.ack(group, first[1:2], AckAction.CHANGE)
+    assert run() == []
+    store.ack(group, first[:1])
+    (again,) = run()
+    assert (store.bodies([again]), again.attempt) == ([b"1"], 2)
+    store.ack(group, [again])
+    assert run() == []
+    store.ack(group, first[3:], AckAction.CHANGE)
+    last = run(2)
+    assert store.bodies(last) == [b"3", b"4"]
+    store.ack(group, last, AckAction.CHANGE)
+    rest = run()
+    assert store.bodies(rest) == [b"3", b"4", b"5"]
+    store.ack(group, rest)
+    assert store.engine.ready_count(group) == 0
 
 
 def test_a_group_may_become_fifo_and_cease_to_be(store: Driver) -> None:

@@ -156,18 +156,54 @@ async def test_a_pop_waits_for_a_message(store: Store, client: RemotingClient) -
 
 
 async def test_an_ordered_pop_waits_for_those_before(client: RemotingClient) -> None:
-    """By message group, and by queue for messages without one, however they came in."""
+    """By message group, and by queue for messages without one, however they came in: as many as
+    are asked for in one answer, and none of that order before all of them are done."""
 
-    async def popped() -> list[bytes]:
-        answer = await ask(client, RequestCode.POP_MESSAGE, pop_fields(order="true"))
+    async def popped(count: int = 32, **more: str) -> RemotingCommand:
+        fields = pop_fields(order="true", maxMsgNums=str(count), **more)
+        return await ask(client, RequestCode.POP_MESSAGE, fields)
+
+    def bodies_of(answer: RemotingCommand) -> list[bytes]:
         return [record.body for record in decode_records(answer.body)]
 
     for number in range(3):
         for text, stem in (("", "none"), ("__SHARDINGKEY\1a\2", "a"), ("__SHARDINGKEY\1b\2", "b")):
             identity = f"UNIQ_KEY\1{stem}{number}\2"
             await send(client, f"{stem}{number}".encode(), i=identity + text)
-    assert await popped() == [b"none0", b"a0", b"b0"]
-    assert await popped() == []
+    first = await popped(4)
+    assert bodies_of(first) == [b"none0", b"a0", b"b0", b"none1"]
+    (b0,) = [one for one in handles(first) if one.queue_offset == 2]
+    assert bodies_of(await popped()) == []
+    await ask(client, RequestCode.ACK_MESSAGE, handle_fields(b0))
+    assert bodies_of(await popped()) == [b"b1", b"b2"]
+    none0, a0, _, none1 = handles(first)
+    waiting = asyncio.create_task(popped(pollTime="60000"))
+    for handle in (none1, a0):
+        await ask(client, RequestCode.ACK_MESSAGE, handle_fields(handle))
+    assert bodies_of(await waiting) == [b"a1", b"a2"]
+    await ask(client, RequestCode.ACK_MESSAGE, handle_fields(none0))
+    assert bodies_of(await popped()) == [b"none2"]
+
+
+async def test_a_group_goes_on_where_it_stood(client: RemotingClient) -> None:
+    """One that read by offset and pops now, and back."""
+    where = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+
+    async def popped() -> list[PopHandle]:
+        return handles(await ask(client, RequestCode.POP_MESSAGE, pop_fields(queueId="-7")))
+
+    for _ in range(9):
+        await send(client, b"x", queue_id=0)
+    commit = {**where, "commitOffset": "4"}
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    taken = await popped()
+    assert [handle.queue_offset for handle in taken] == [4, 5, 6, 7, 8]
+    for handle in taken[:2]:
+        await ask(client, RequestCode.ACK_MESSAGE, handle_fields(handle))
+    stands = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, where)
+    assert stands.fields["offset"] == "6"
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**where, "commitOffset": "8"})
+    assert [handle.queue_offset for handle in await popped()] == [8]
 
 
 async def test_a_message_popped_too_often_dies(client: RemotingClient) -> None:

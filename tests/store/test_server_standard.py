@@ -43,7 +43,7 @@ async def test_what_was_sent_is_pulled(client: RemotingClient) -> None:
 
 
 async def test_send_by_the_old_header(client: RemotingClient) -> None:
-    """Code 10 with long field names is the same send."""
+    """Code 10 with long field names is the same send; below zero is any queue."""
     fields = {
         "producerGroup": "p",
         "topic": "T",
@@ -56,6 +56,8 @@ async def test_send_by_the_old_header(client: RemotingClient) -> None:
     }
     answer = await ask(client, RequestCode.SEND_MESSAGE, fields, b"x")
     assert (answer.code, answer.fields["queueId"]) == (0, "1")
+    answer = await ask(client, RequestCode.SEND_MESSAGE, {**fields, "queueId": "-100"}, b"x")
+    assert answer.code == 0
 
 
 def batch_of(members: Iterable[tuple[bytes, bytes]]) -> bytes:
