@@ -31,7 +31,7 @@ from gateway.mapping import (
 )
 from gateway.matching import MatchingTable
 from gateway.policy import Policy
-from gateway.retained import retained_queues
+from gateway.retained import keeper_of, retained_queues
 from gateway.routing import Decision as RouteDecision
 from gateway.routing import Mirror, Target
 from gateway.rules import facts_of
@@ -339,8 +339,9 @@ class Decider:
                     Code.UNSUPPORTED, head.subject, f"its readers are in cluster {queue.cluster}"
                 )
         if head.retain and not head.is_late:
-            for queue in retained_queues(cluster, call.tenant, head):
-                pinned.setdefault(cluster.link(queue.store), []).append(queue)
+            keeper = keeper_of(self.clusters, cluster)
+            for queue in retained_queues(keeper, call.tenant, head):
+                pinned.setdefault(keeper.link(queue.store), []).append(queue)
         return spread, pinned
 
     # ── message queues ──────────────────────────────────────────────────────────────────

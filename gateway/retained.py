@@ -1,5 +1,6 @@
 """Which stores keep the retained value of an address."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from gateway.clusters.client import ClusterClient
@@ -7,6 +8,19 @@ from gateway.clusters.selector import rendezvous
 from protocols.canonical import Head, QueueKind, QueueRef
 
 RETAINED_QUEUE: Final = "$retained"
+
+
+def keeper_of(clusters: Mapping[str, ClusterClient], cluster: ClusterClient) -> ClusterClient:
+    """
+    The cluster that keeps the retained values of what is sent to *cluster*.
+
+    Apache's brokers keep none: the first of *clusters* with stores of ours, the directory's say.
+    """
+    for one in (cluster, *clusters.values()):
+        links = one.links.values()
+        if links and all(link.capabilities.is_tidegate for link in links):
+            return one
+    return cluster
 
 
 def retained_queues(cluster: ClusterClient, tenant: str, head: Head) -> list[QueueRef]:

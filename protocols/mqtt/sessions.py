@@ -13,6 +13,7 @@ import heapq
 import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -59,6 +60,10 @@ ACTING_MAX: Final = 50
 
 HELP_S: Final = 2.0
 """How long a gateway waits for the one that should act, before it acts itself."""
+
+
+_busy: WeakKeyDictionary[Services, tuple[set[str], set[str]]] = WeakKeyDictionary()
+"""Sessions that a gateway is acting for: one of its listeners that tell no events, one that do."""
 
 
 class Owner(Protocol):
@@ -181,7 +186,7 @@ class Sessions:
         self._tasks = Tasks("mqtt-sessions")
         self._holders = Holders()
         self._due: list[tuple[int, str, int]] = []
-        self._busy: set[str] = set()
+        self._busy = _busy.setdefault(services, (set(), set()))[presence is not None]
         self._acting = asyncio.Semaphore(ACTING_MAX)
         self._last_epoch = 0
         self._undo = services.directory.watch(SESSION_PREFIX, self._changed)

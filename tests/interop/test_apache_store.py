@@ -107,5 +107,9 @@ def test_mqtt_subscriber_reads_from_apache(gateway: Daemon) -> None:
     assert subscribed.wait(PATIENCE_S)
     publish(gateway.port("mqtt"), "plants/3/alarm", [b"fire"])
     assert got.get(timeout=PATIENCE_S) == b"fire"
+    client.publish("plants/9/alarm", b"kept", 1, retain=True)  # by the store beside it
+    assert got.get(timeout=PATIENCE_S) == b"kept"
+    client.subscribe("plants/9/#", qos=1)
+    assert got.get(timeout=PATIENCE_S) == b"kept"
     client.disconnect()
     client.loop_stop()

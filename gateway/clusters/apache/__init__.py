@@ -16,5 +16,5 @@ APACHE: Final = Capabilities(
     is_tidegate=False, has_fences=False, has_streams=False, has_once_keys=False
 )
 """No numbered frames (a lost answer may mean a duplicate), no fences, no once-keys, no retained
-values, no queue policies; groups of light queues live in the gateway that reads them, and their
-progress is an offset at the broker."""
+values (a store of ours beside it keeps them), no queue policies; groups of light queues live in
+the gateway that reads them, and their progress is an offset at the broker."""
