@@ -23,6 +23,9 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 NORMAL, PROTOCOL_FAULT, UNSUPPORTED_DATA, TOO_BIG = 1000, 1002, 1003, 1009  # RFC 6455, 7.4.1
 
+RESERVED_CODES: Final = frozenset((1004, 1005, 1006, 1015))
+"""Never in a close frame (RFC 6455, 7.4.1)."""
+
 
 class WebSocketError(PeerError):
     """The peer broke RFC 6455; *code* goes into the close frame."""
@@ -48,9 +51,9 @@ class Handshake:
         """The response, once the request is whole; empty before."""
         self._head += data
         end = self._head.find(b"\r\n\r\n")
+        if end > HEAD_BYTES_MAX or (end < 0 and len(self._head) > HEAD_BYTES_MAX):
+            return self._refuse("431 Request Header Fields Too Large")
         if end < 0:
-            if len(self._head) > HEAD_BYTES_MAX:
-                return self._refuse("431 Request Header Fields Too Large")
             return b""
         self.rest = bytes(self._head[end + 4 :])
         lines = bytes(self._head[:end]).decode("latin-1").split("\r\n")
@@ -121,22 +124,27 @@ class Frames:
         """Pongs and the close, for the peer."""
 
         self.is_closed = False
+        self.fault: WebSocketError | None = None
+        """What is wrong behind the bytes that ``receive`` returned last."""
 
     def receive(self, data: bytes) -> bytes:
-        """The MQTT bytes in *data*. Raises WebSocketError."""
+        """The MQTT bytes in *data*, up to a ``fault``."""
         self._buffer += data
         payloads: list[bytes] = []
-        while not self.is_closed and (frame := self._take()) is not None:
-            opcode, is_last, payload = frame
-            if opcode >= CLOSE:
-                self._control(opcode, is_last, payload)
-                continue
-            if opcode == TEXT:
-                raise WebSocketError(UNSUPPORTED_DATA, "a text frame")  # [MQTT-6.0.0-1]
-            if (opcode == CONTINUATION) is not self._is_fragmented or opcode > BINARY:
-                raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode} out of place")
-            self._is_fragmented = not is_last
-            payloads.append(payload)
+        try:
+            while not self.is_closed and (frame := self._take()) is not None:
+                opcode, is_last, payload = frame
+                if opcode >= CLOSE:
+                    self._control(opcode, is_last, payload)
+                    continue
+                if opcode == TEXT:
+                    raise WebSocketError(UNSUPPORTED_DATA, "a text frame")  # [MQTT-6.0.0-1]
+                if (opcode == CONTINUATION) is not self._is_fragmented or opcode > BINARY:
+                    raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode} out of place")
+                self._is_fragmented = not is_last
+                payloads.append(payload)
+        except WebSocketError as error:
+            self.fault = error
         return payloads[0] if len(payloads) == 1 else b"".join(payloads)
 
     def _take(self) -> tuple[int, bool, bytes] | None:
@@ -172,10 +180,18 @@ class Frames:
         if opcode == PING:
             self.answers.append(encode_frame(payload, PONG))
         elif opcode == CLOSE:
+            if payload and not is_close_code(payload):
+                raise WebSocketError(PROTOCOL_FAULT, "a close code that none may send")
             self.is_closed = True
             self.answers.append(encode_frame(payload[:2], CLOSE))
         elif opcode != PONG:
             raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode}")
+
+
+def is_close_code(payload: bytes) -> bool:
+    """A close frame begins with a code that a peer may send (RFC 6455, 5.5.1, 7.4)."""
+    code = int.from_bytes(payload[:2], "big") if len(payload) > 1 else 0
+    return 1000 <= code < 5000 and code not in RESERVED_CODES
 
 
 def unmask(payload: bytes, mask: bytes) -> bytes:
@@ -244,13 +260,12 @@ class WebSocketConnection:
                 self._is_over = True
                 return [self.inner.fail(Reason.PROTOCOL_ERROR, "no WebSocket handshake")]
             data = self._handshake.rest
-        try:
-            data = self._frames.receive(data)
-        except WebSocketError as error:
-            return [self._end(error.code, str(error))]
+        data = self._frames.receive(data)
         self._out += self._frames.answers
         self._frames.answers.clear()
         events: list[Event] = list(self.inner.receive_data(data, now=now)) if data else []
+        if (fault := self._frames.fault) is not None and not self.inner.is_closing:
+            events.append(self._end(fault.code, str(fault)))
         if self._frames.is_closed and not self.inner.is_closing:
             self._is_over = True
             events.append(self.inner.fail(Reason.UNSPECIFIED_ERROR, "the WebSocket was closed"))

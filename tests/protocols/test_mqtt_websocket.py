@@ -14,7 +14,6 @@ from protocols.mqtt.websocket import (
     Frames,
     Handshake,
     WebSocketConnection,
-    WebSocketError,
     accept_key,
     encode_frame,
 )
@@ -60,6 +59,7 @@ def test_a_handshake() -> None:
         ("Version: 13", "Version: 8", b"426"),
         ("other, mqtt", "other", b"400"),
         ("good.example", "bad.example", b"403"),
+        ("good.example", "x" * 9000, b"431"),
     ],
 )
 def test_a_refused_handshake(old: str, new: str, status: bytes) -> None:
@@ -101,13 +101,16 @@ def test_fragments_and_control_frames_between_them() -> None:
         (masked(b"x", 0), 1002),  # nothing to continue
         (masked(b"x" * 200, 9), 1002),  # long ping
         (b"\x82\xfe\xff\xff", 1009),  # over the limit
+        (masked(b"\x03", 8), 1002),  # half a close code
+        (masked(b"\x03\xed", 8), 1002),  # 1005 is never sent
     ],
 )
 def test_faults_have_their_code(wire: bytes, code: int) -> None:
-    """What goes into the close frame."""
-    with pytest.raises(WebSocketError) as caught:
-        Frames(frame_bytes_max=1000).receive(wire)
-    assert caught.value.code == code
+    """What goes into the close frame; frames before the fault count."""
+    frames = Frames(frame_bytes_max=1000)
+    assert frames.receive(masked(b"good") + wire) == b"good"
+    assert frames.fault is not None
+    assert frames.fault.code == code
 
 
 def test_mqtt_inside() -> None:
