@@ -10,7 +10,8 @@ the right one (322 asks). Source: Apache RocketMQ 5, ``BrokerOuterAPI.registerBr
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from protocols import clock
@@ -43,6 +44,12 @@ REQUEST_S_MAX: Final = 3.0
 TABLE_S_MAX: Final = 30.0
 """For a registration: with 20,000 topics it is 3 MB, and a busy name server takes its time."""
 
+ROUTE_S_MAX: Final = 1.0
+"""For a route: a client waits 3 s for what is made of it."""
+
+FOUND_MAX: Final = 10_000
+"""Topics whose routes are remembered for when no name server answers."""
+
 MASTER_ID: Final = "0"
 
 
@@ -69,6 +76,8 @@ class Registration:
         self._tasks = Tasks("registration")
         self._wakes = [asyncio.Event() for _ in context.config.namesrv]
         self._clients: dict[str, RemotingClient] = {}
+        self._found: OrderedDict[str, list[bodies.QueueData]] = OrderedDict()
+        """Topic → what a name server has told of it last."""
 
     def start(self) -> None:
         """Begin to register; name servers that are away are tried again."""
@@ -76,6 +85,8 @@ class Registration:
         for address, wake in zip(addresses, self._wakes, strict=True):
             self._tasks.start(self._keep(address, wake), name=address)
         self._tasks.start(self._spread(), name="changes")
+        if addresses:
+            self._context.find_queues = self.find_queues
 
     async def stop(self) -> None:
         """Unregister everywhere that can be reached, then end."""
@@ -88,6 +99,33 @@ class Registration:
                 logger.info("name server %s: not unregistered: %s", address, error)
             await client.close()
         self._clients.clear()
+
+    def find_queues(self, topic: str, tell: Callable[[Sequence[bodies.QueueData]], None]) -> None:
+        """*tell* hears which queues brokers have of *topic*: what was known last if no name server
+        answers in time, nothing if none ever did."""
+        self._tasks.start(self._find_queues(topic, tell), name=f"route of {topic}")
+
+    async def _find_queues(
+        self, topic: str, tell: Callable[[Sequence[bodies.QueueData]], None]
+    ) -> None:
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        for client in list(self._clients.values()):
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+            self._sign(command)
+            try:
+                answer = await client.request(command, ROUTE_S_MAX)
+                if answer.code != ResponseCode.SUCCESS:
+                    continue
+                route = bodies.decode_body(bodies.RouteData, answer.body)
+            except Refused as error:
+                logger.info("route of %s: %s", topic, error)
+                continue
+            self._found[topic] = route.queue_datas
+            self._found.move_to_end(topic)
+            if len(self._found) > FOUND_MAX:
+                self._found.popitem(last=False)
+            break
+        tell(self._found.get(topic, ()))
 
     async def _spread(self) -> None:
         """A change of a topic reaches every name server at once; changes of a tick go together."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from protocols import clock
 from protocols.clock import Now
-from protocols.errors import Code, Refused
+from protocols.errors import Refused
 from protocols.remoting import bodies
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
@@ -172,75 +172,6 @@ def _connection(client: Client) -> bodies.Connection:
 # ── assignments ─────────────────────────────────────────────────────────────────────────
 
 
-def query_assignment(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand | None:
-    """Which queues a client reads, and by pull or pop (400)."""
-    asked = bodies.decode_body(bodies.QueryAssignmentBody, request.body)
-    config = context.topic(asked.topic)
-    if config is None:
-        raise Refused(Code.TOPIC_NOT_FOUND, asked.topic, f"topic {asked.topic} does not exist")
-    queues = [
-        bodies.MessageQueue(topic=asked.topic, broker_name=context.config.name, queue_id=queue_id)
-        for queue_id in range(config.read_queue_count)
-    ]
-    modes = context.engine.catalog.settings(MODES_TABLE)
-    told = modes.get(f"{asked.topic}@{asked.consumer_group}", b"")
-    mode, _, share = told.decode().partition(" ")
-    if mode == "POP":
-        mine, word = pop_share_of(context, asked, queues, int(share or 0)), "POP"
-    elif asked.message_model == "BROADCASTING":
-        mine, word = queues, "PULL"
-    else:
-        members = [c.client_id for c in context.clients.consumers(asked.consumer_group)]
-        mine, word = share_of(queues, members, asked.client_id, asked.strategy_name), "PULL"
-    body = bodies.AssignmentAnswer(
-        message_queue_assignments=[
-            bodies.QueueAssignment(message_queue=queue, mode=word) for queue in mine
-        ]
-    )
-    return request.answer(body=bodies.encode_body(body))
-
-
-def pop_share_of(
-    context: Context,
-    asked: bodies.QueryAssignmentBody,
-    queues: list[bodies.MessageQueue],
-    share: int,
-) -> list[bodies.MessageQueue]:
-    """
-    What a client pops: all queues at once (id -1), or its own and those of the *share* members
-    that follow it. Source: ``QueryAssignmentProcessor.allocate4Pop``.
-    """
-    members = [client.client_id for client in context.clients.consumers(asked.consumer_group)]
-    if share <= 0 or share >= len(members) - 1:
-        return [
-            bodies.MessageQueue(topic=asked.topic, broker_name=context.config.name, queue_id=-1)
-        ]
-    if asked.client_id not in members:
-        return []
-    index = members.index(asked.client_id)
-    mine: dict[bodies.MessageQueue, None] = {}
-    for step in range(share + 1):
-        member = members[(index + step) % len(members)]
-        mine |= dict.fromkeys(share_of(queues, members, member, asked.strategy_name))
-    return list(mine)
-
-
-def share_of(
-    queues: list[bodies.MessageQueue], members: list[str], client_id: str, strategy: str
-) -> list[bodies.MessageQueue]:
-    """A member's queues; ``AllocateMessageQueueAveragely`` and its ``ByCircle``."""
-    if client_id not in members:
-        return []
-    index, count = members.index(client_id), len(members)
-    if strategy == "AVG_BY_CIRCLE":
-        return queues[index::count]
-    size, rest = divmod(len(queues), count)
-    start = index * size + min(index, rest)
-    return queues[start : start + size + (1 if index < rest else 0)]
-
-
 def set_request_mode(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
@@ -290,7 +221,6 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
-    RequestCode.QUERY_ASSIGNMENT: query_assignment,
     RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
     RequestCode.LOCK_BATCH_MQ: lock_queues,
     RequestCode.UNLOCK_BATCH_MQ: unlock_queues,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Code, Refused
+from protocols.remoting.bodies import QueueData
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.plain_batches import Shapes
 from protocols.remoting.private import GroupOpen
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidegate.store")
 
 T = TypeVar("T")
+
+FindQueues = Callable[[str, Callable[[Sequence[QueueData]], None]], None]
+"""(topic, who is told which queues brokers have of it)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +104,9 @@ class Context:
 
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """(group, topic, queue id) → offset that an operator set: the next pull is sent there."""
+
+    find_queues: FindQueues | None = None
+    """Where else a topic is; None: there is no name server to ask."""
 
     check_turn: int = 0
     """Producers of a group are asked in turn about its transactions."""

@@ -46,13 +46,13 @@ def query_offset(
 def update_offset(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    """Commit (15), usually oneway; refused while an operator's reset waits to be picked up."""
+    """Commit (15), usually oneway; void while an operator's reset waits to be picked up."""
     fields = request.fields
     group, topic = text_field(fields, "consumerGroup"), text_field(fields, "topic")
     queue_id = int_field(fields, "queueId")
     offset = int_field(fields, "commitOffset")
     if (group, topic, queue_id) in context.resets:
-        return request.answer(ResponseCode.SYSTEM_ERROR, remark="offset has been previously reset")
+        return request.answer(remark="Offset has been previously reset")
     if context.topic(topic) is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
     if not 0 <= queue_id <= I32_MAX or not 0 <= offset <= I64_MAX:

@@ -94,6 +94,10 @@ def pop(
     invisible_ms = int_field(fields, "invisibleTime")
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise Refused(Code.ILLEGAL_INVISIBLE_TIME, topic, f"invisibleTime {invisible_ms}")
+    for reset in [key for key in context.resets if key[:2] == (name, topic)]:
+        del context.resets[
+            reset
+        ]  # it has moved what pops; that nobody reads by offset is clear now
     asked = PopAsk(
         open_pop_group(context, request, config, group),
         name,

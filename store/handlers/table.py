@@ -1,6 +1,7 @@
 """Request code → handler. What is not here is answered REQUEST_CODE_NOT_SUPPORTED."""
 
 from store.handlers import (
+    assignments,
     broker,
     clients,
     configuration,
@@ -34,6 +35,7 @@ MODULES = (
     pop,
     offsets,
     clients,
+    assignments,
     topics,
     subscription_groups,
     broker,

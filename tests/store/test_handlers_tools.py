@@ -136,7 +136,14 @@ async def test_a_reset_moves_a_group_that_pops(client: RemotingClient) -> None:
     assert list((await reset(client, offset="0", queueId="0")).values()) == [0]
     assert bodies_of(await pop(client)) == [b"a", b"b", b"c"]
     await reset(client)
+    at = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    assert (await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at)).code == 0
     assert (await pop(client)).code == ResponseCode.POLLING_TIMEOUT
+    await reset(client, offset="0", queueId="0")
+    await reset(client, offset="2", queueId="0")
+    assert bodies_of(await pop(client)) == [b"c"]
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at)
+    assert bodies_of(await pop(client)) == [b"b", b"c"]
 
 
 async def test_a_reset_of_a_popping_group_outlives_a_restart(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Clients that hear of one another, administration, and the name servers that are told."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from namesrv.app import NameServer
@@ -14,7 +15,7 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from store.app import Store
 from tests.support.standard_codes import pull, send
-from tests.support.store_server import WAIT_S, ask, connected, running_store
+from tests.support.store_server import POLL_S, WAIT_S, ask, connected, running_store
 
 
 def heartbeat(client_id: str, group: str = "G") -> bytes:
@@ -92,6 +93,42 @@ async def test_queues_are_assigned_without_gaps(store: Store, client: RemotingCl
         found = bodies.decode_body(bodies.AssignmentAnswer, answer.body)
         (item,) = found.message_queue_assignments
         assert (item.mode, item.message_queue.queue_id) == ("POP", -1)
+
+
+async def test_queues_of_all_stores_are_assigned(tmp_path: Path) -> None:
+    """A client asks any of them, and reads what the topic has on each."""
+    server = NameServer(NamesrvConfig(bind="127.0.0.1:0", data=tmp_path / "ns"))
+    await server.start()
+    body = bodies.encode_body(
+        bodies.QueryAssignmentBody(topic="T", consumer_group="G", client_id="c")
+    )
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        clients: list[RemotingClient] = []
+        for name in ("s1", "s2"):
+            opening = running_store(
+                tmp_path / name, namesrv=(server.address,), name=name, directory=name == "s1"
+            )
+            store = await stack.enter_async_context(opening)
+            clients.append(await stack.enter_async_context(connected(store)))
+            await send(clients[-1], b"x", d="2")
+            await ask(clients[-1], RequestCode.HEART_BEAT, None, heartbeat("c", "G"))
+
+        async def assigned(client: RemotingClient) -> list[tuple[str, int]]:
+            answer = await ask(client, RequestCode.QUERY_ASSIGNMENT, None, body)
+            told = bodies.decode_body(bodies.AssignmentAnswer, answer.body)
+            queues = [one.message_queue for one in told.message_queue_assignments]
+            return [(queue.broker_name, queue.queue_id) for queue in queues]
+
+        everything = [("s1", 0), ("s1", 1), ("s2", 0), ("s2", 1)]
+        for client in clients:
+            for _ in range(int(WAIT_S / POLL_S)):
+                if await assigned(client) == everything:
+                    break
+                await asyncio.sleep(POLL_S)
+            assert await assigned(client) == everything
+        await server.stop()
+        assert await assigned(clients[0]) == everything
 
 
 async def test_an_order_lock_has_one_owner(client: RemotingClient) -> None:
