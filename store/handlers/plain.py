@@ -1,6 +1,7 @@
 """The short way in: sends whose messages are plain become runs, without an object a message."""
 
 import struct
+import sys
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
@@ -36,9 +37,6 @@ TRANSACTION_BITS: Final = 0xC
 V6_BITS: Final = 0x30
 IDS_MIN: Final = 64
 """Message ids from which columns are faster (measured)."""
-
-HEX_DIGITS: Final = np and np.frombuffer(b"".join([b"%02X" % n for n in range(256)]), np.uint16)
-"""Of each byte."""
 
 _BATCH_HEAD: Final = struct.Struct(">IIIiI")
 _U16: Final = struct.Struct(">H")
@@ -292,12 +290,14 @@ def ids_of_runs(prefix: str, runs: Sequence[Sequence[int]]) -> list[str]:
     joined = array("Q")
     for positions in runs:
         joined.extend(positions)
-    plain = np.frombuffer(joined, np.uint64).astype(">u8").view(np.uint8).reshape(-1, 8)
+    if sys.byteorder == "little":
+        joined.byteswap()
+    digits = joined.tobytes().hex().upper().encode()
     at = len(prefix)
     size = at + 17
     rows = np.empty((len(joined), size), np.uint8)
     rows[:, :at] = np.frombuffer(prefix.encode(), np.uint8)
-    rows[:, at:-1] = HEX_DIGITS[plain].view(np.uint8)
+    rows[:, at:-1] = np.frombuffer(digits, np.uint8).reshape(-1, 16)
     rows[:, -1] = ord(",")
     text = str(rows.reshape(-1).data, "ascii")
     ends = accumulate(counts, initial=0)

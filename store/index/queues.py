@@ -154,10 +154,7 @@ class Queue:
         self.cold.extend(self, first, end, number, index)
         self.sealed = number
         gone = end - self.hot_first
-        if gone == len(self.entries):
-            self.entries = array("Q")
-        else:
-            del self.entries[:gone]
+        del self.entries[:gone]
         self.hot_first = end
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
