@@ -179,8 +179,8 @@ class Client:
         self.driver.abort()
 
     @property
-    def subscription_count(self) -> int:
-        return self.opened.subscription_count if self.opened is not None else -1
+    def subscription_counts(self) -> tuple[int, int] | None:
+        return self.opened.subscription_counts if self.opened is not None else None
 
     @property
     def _name(self) -> str:

@@ -28,8 +28,8 @@ class Ending(Protocol):
         ...
 
     @property
-    def subscription_count(self) -> int:
-        """-1: no CONNECT was accepted yet."""
+    def subscription_counts(self) -> tuple[int, int] | None:
+        """(all, shared ones); None: no CONNECT was accepted yet."""
         ...
 
 
@@ -86,6 +86,7 @@ class Front:
         """For SUBSCRIBEs of many filters; the others need not wait for them."""
 
         metrics = services.metrics
+        self.accepted_count = 0
         self.received = Counted(
             metrics.counter("mqtt_received", "Publishes received from MQTT clients", listener=name)
         )
@@ -122,10 +123,14 @@ class Front:
     def session_counts(self) -> tuple[int, int]:
         return self.sessions.counts
 
-    def client_counts(self) -> tuple[int, int]:
-        counts = [client.subscription_count for client in self.clients]
-        found = [count for count in counts if count >= 0]
-        return len(found), sum(found)
+    @property
+    def expired_count(self) -> int:
+        return self.sessions.expired_count
+
+    def client_counts(self) -> tuple[int, int, int]:
+        counts = [client.subscription_counts for client in self.clients]
+        found = [count for count in counts if count is not None]
+        return len(found), sum([count for count, _ in found]), sum([count for _, count in found])
 
     def source_of(self, call: Call) -> Properties:
         """What goes with a client's retained publishes."""

@@ -172,6 +172,10 @@ class Opened:
         return len(self._subscriptions)
 
     @property
+    def subscription_counts(self) -> tuple[int, int]:
+        return self.subscription_count, len(self._feeds) if self._feeds is not None else 0
+
+    @property
     def share_feeds(self) -> dict[str, Feed]:
         """Of its shared subscriptions, by filter."""
         if self._feeds is None:

@@ -270,6 +270,7 @@ async def _agree(
             connection.fail(Reason.PACKET_TOO_LARGE, str(error))
             return None
         raise
+    front.accepted_count += 1
     return Agreed(opened, connack, keep_alive_s)
 
 

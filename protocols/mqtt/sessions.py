@@ -186,6 +186,7 @@ class Sessions:
         self._tasks = Tasks("mqtt-sessions")
         self._holders = Holders()
         self._due: list[tuple[int, str, int]] = []
+        self.expired_count = 0
         self._busy = _busy.setdefault(services, (set(), set()))[presence is not None]
         self._acting = asyncio.Semaphore(ACTING_MAX)
         self._last_epoch = 0
@@ -473,7 +474,7 @@ class Sessions:
                 return
             version = result.record.version
         if record.ends_at_ms and record.ends_at_ms <= now_ms:
-            await self._end(record, version)
+            self.expired_count += await self._end(record, version)
 
 
 async def _gone(owner: Owner, client_id: str) -> None:

@@ -6,6 +6,7 @@ cluster's. A subscription to ``$SYS…`` never leaves the gateway: its values co
 again when they change, QoS 0.
 """
 
+import math
 from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, Protocol
@@ -29,6 +30,28 @@ PREFIX: Final = "$SYS/broker/"
 LEASES: Final = "gateway/"
 """Directory keys of the gateways that live."""
 
+LOAD_MINUTES: Final = (1, 5, 15)
+
+
+class Load:
+    """How much a count rises in a minute, averaged over the last 1, 5 and 15 (exponentially)."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._averages = [0.0] * len(LOAD_MINUTES)
+
+    def sample(self, count: int, interval_s: float) -> None:
+        """*count* now, *interval_s* after the last time."""
+        rate = (count - self._count) * 60 / interval_s
+        self._count = count
+        for index, minutes in enumerate(LOAD_MINUTES):
+            kept = math.exp(-interval_s / (60 * minutes))
+            self._averages[index] = rate + kept * (self._averages[index] - rate)
+
+    def values(self, name: str) -> dict[str, str]:
+        pairs = zip(LOAD_MINUTES, self._averages, strict=True)
+        return {f"load/{name}/{minutes}min": f"{average:.2f}" for minutes, average in pairs}
+
 
 class Counted:
     """A meter that can be read."""
@@ -50,13 +73,20 @@ class Source(Protocol):
     received: Counted
     sent: Counted
     dropped: Counted
+    accepted_count: int
+    """CONNECTs so far."""
+
+    @property
+    def expired_count(self) -> int:
+        """Sessions so far that were ended here because their time was over."""
+        ...
 
     def session_counts(self) -> tuple[int, int]:
         """Sessions of the cluster: (connected, all)."""
         ...
 
-    def client_counts(self) -> tuple[int, int]:
-        """Here: (connected clients, their subscriptions)."""
+    def client_counts(self) -> tuple[int, int, int]:
+        """Here: (connected clients, their subscriptions, those of them that are shared)."""
         ...
 
 
@@ -67,6 +97,16 @@ class Totals:
         self.started = clock.monotonic()
         self.clients_max = 0
         self.sources: dict[Source, None] = {}
+
+    def counts(self) -> dict[str, int]:
+        """What only rises, by the end of its topic."""
+        sources = list(self.sources)
+        return {
+            "publish/received": sum([one.received.value for one in sources]),
+            "publish/sent": sum([one.sent.value for one in sources]),
+            "publish/dropped": sum([one.dropped.value for one in sources]),
+            "connections": sum([one.accepted_count for one in sources]),
+        }
 
 
 _totals: WeakKeyDictionary[Services, Totals] = WeakKeyDictionary()
@@ -86,6 +126,8 @@ class Board:
         self._source = source
         self._totals.sources[source] = None
         self._told: dict[str, str] = {}
+        self._loads = {name: Load() for name in self._totals.counts()}
+        self._sampled_at = clock.monotonic()
         self._followers: dict[Opened, MqttConnection] = {}
 
     def close(self) -> None:
@@ -95,7 +137,8 @@ class Board:
         """Topic → value, now."""
         totals, sources = self._totals, list(self._totals.sources)
         clients = [source.client_counts() for source in sources]
-        here = sum([connected for connected, _ in clients])
+        here = sum([connected for connected, _, _ in clients])
+        counts = totals.counts()
         totals.clients_max = max(totals.clients_max, here)
         connected, known = self._source.session_counts()
         numbers = {
@@ -107,11 +150,15 @@ class Board:
             "clients/maximum": str(totals.clients_max),
             "clients/disconnected": str(max(0, known - connected)),
             "clients/total": str(known),
-            "subscriptions/count": str(sum([count for _, count in clients])),
-            "publish/messages/received": str(sum([one.received.value for one in sources])),
-            "publish/messages/sent": str(sum([one.sent.value for one in sources])),
-            "publish/messages/dropped": str(sum([one.dropped.value for one in sources])),
+            "clients/expired": str(sum([one.expired_count for one in sources])),
+            "subscriptions/count": str(sum([count for _, count, _ in clients])),
+            "shared_subscriptions/count": str(sum([count for _, _, count in clients])),
+            "publish/messages/received": str(counts["publish/received"]),
+            "publish/messages/sent": str(counts["publish/sent"]),
+            "publish/messages/dropped": str(counts["publish/dropped"]),
         }
+        for name, load in self._loads.items():
+            numbers |= load.values(name)
         return {PREFIX + name: value for name, value in numbers.items()}
 
     # ── who listens ─────────────────────────────────────────────────────────────────────
@@ -139,6 +186,7 @@ class Board:
 
     def tell(self) -> None:
         """What changed since the last time."""
+        self._sample()
         if not self._followers:
             return
         values = self.values()
@@ -150,6 +198,12 @@ class Board:
                 wanting = [item for item in local if matches(item.subject_filter, topic)]
                 if wanting:
                     self._send(opened, connection, topic, value, wanting, is_retained=False)
+
+    def _sample(self) -> None:
+        now = clock.monotonic()
+        interval_s, self._sampled_at = now - self._sampled_at, now
+        for name, count in self._totals.counts().items():
+            self._loads[name].sample(count, max(interval_s, 0.001))
 
     def _send(
         self,

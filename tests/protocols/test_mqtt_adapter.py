@@ -28,6 +28,7 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.system import Load
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
@@ -425,12 +426,13 @@ async def test_system_topics() -> None:
     ):
         await everything.subscribe(SubscribeItem("#", 0))
         await watcher.subscribe(SubscribeItem("$SYS/broker/clients/#", 1), identifier=7)
-        found = {packet.topic: packet for packet in await watcher.publishes(4)}
+        found = {packet.topic: packet for packet in await watcher.publishes(5)}
         assert {name.rpartition("/")[2]: one.payload for name, one in found.items()} == {
             "connected": b"2",
             "maximum": b"2",
             "disconnected": b"0",
             "total": b"2",
+            "expired": b"0",
         }
         assert all(one.retain and one.properties == ((0x0B, 7),) for one in found.values())
         async with MqttClient(address, Connect(V311, "third")):
@@ -444,6 +446,21 @@ async def test_system_topics() -> None:
         async with MqttClient(address, Connect(V5, "late")) as late:
             await late.subscribe(SubscribeItem("$SYS/broker/gateway", 0))
             assert [packet.payload for packet in await late.publishes(1)] == [b"gw-9"]
+            await late.subscribe(SubscribeItem("$share/s/t", 0), SubscribeItem("t", 0))
+            await late.subscribe(SubscribeItem("$SYS/broker/shared_subscriptions/count", 0))
+            assert [packet.payload for packet in await late.publishes(1)] == [b"1"]
+
+
+def test_loads_are_rises_in_a_minute() -> None:
+    """They follow a steady rise, the short ones sooner, and forget it."""
+    load = Load()
+    for second in range(10, 1000, 10):
+        load.sample(second * 2, 10)
+    assert load.values("x")["load/x/1min"] == "120.00"
+    assert 75 < float(load.values("x")["load/x/15min"]) < 85
+    for _ in range(60):
+        load.sample(1980, 10)
+    assert load.values("x")["load/x/1min"] == "0.01"
 
 
 async def test_a_client_may_ask_where_answers_go() -> None:
