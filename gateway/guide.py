@@ -16,8 +16,8 @@ def guide(addresses: Mapping[str, str], *, token: str = "") -> str:
             lines.append("")
     if "admin" in addresses:
         query = f"/?token={token}" if token else "/"
-        lines += [f"  Console  http://{addresses['admin']}{query}"]
-        lines += [f"           curl http://{addresses['admin']}/metrics", ""]
+        lines += [f"  Console   http://{addresses['admin']}{query}"]
+        lines += [f"            curl http://{addresses['admin']}/metrics", ""]
     lines.append("Ctrl-C ends it; the messages stay in the data folder.")
     return "\n".join(lines)
 
