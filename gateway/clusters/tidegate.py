@@ -2,20 +2,19 @@
 One of our stores, spoken to by private codes.
 
 ``StoreConnection`` keeps the sockets up, ``FrameSender`` numbers the sends, ``AckSender``
-coalesces the acks; this class joins them and turns deliveries into canonical form.
+coalesces the acks, ``StoreGroups`` and ``StandingStreams`` know what is open; this class joins
+them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
-import msgspec
-
 from gateway.clusters.acks import AckSender, ack_by_epoch
-from gateway.clusters.batches import Run, known_code
-from gateway.clusters.connection import Connect, Sign, StoreConnection, decoded, packed, unpacked
+from gateway.clusters.batches import Run
+from gateway.clusters.connection import Connect, Sign, StoreConnection, packed, unpacked
 from gateway.clusters.frames import Frame, FrameSender
+from gateway.clusters.groups import StoreGroups
 from gateway.clusters.link import (
     ASK_S_MAX,
     TIDEGATE,
@@ -23,30 +22,25 @@ from gateway.clusters.link import (
     HandlesAnswered,
     LinkState,
     StoreLink,
-    StreamPort,
     refusal_of,
 )
 from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.receive import deliveries_by_stream, group_open
+from gateway.clusters.requests import StoreRequests
 from gateway.clusters.standard import create_topic, pull, search_offset
+from gateway.clusters.standing import StandingStreams
 from protocols import clock
-from protocols.canonical import Delivery, Properties, QueueRef, ReceiptHandle, StoredMessage
+from protocols.canonical import Properties, QueueRef, ReceiptHandle, StoredMessage
 from protocols.driver import flusher
-from protocols.errors import Code, PeerError, Refused
-from protocols.groups import GroupSpec, PopRequest, QueueStat
-from protocols.remoting.client import RemotingClient
+from protocols.errors import Code, PeerError
+from protocols.groups import QueueStat
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import (
-    Adopt,
     Fence,
-    GroupDrop,
-    GroupOpened,
     HelloAnswer,
     Index,
     IndexItem,
-    Pop,
     PrivateCode,
     QueueCounts,
     QueueCreate,
@@ -56,10 +50,6 @@ from protocols.remoting.private import (
     Retained,
     Settle,
     SettleAnswer,
-    StreamClose,
-    StreamEnded,
-    StreamOpen,
-    StreamOpened,
 )
 from protocols.remoting.records import NO_HOST, RecordTemplate, decode_records, encode_host
 from protocols.remoting.settling import (
@@ -73,12 +63,8 @@ from protocols.remoting.settling import (
 LOST_S_MAX: Final = 3.0
 """How long messages wait for a lost store before they are refused (circuit open)."""
 
-REQUEST_S_MAX: Final = 5.0
 FRAME_ANSWER_S_MAX: Final = 10.0
 """A SEND without an answer for so long, while beats are answered: the connection is renewed."""
-
-GROUPS_KEPT_MAX: Final = 10_000
-"""Groups whose number is remembered for pops."""
 
 
 class TidegateLink:
@@ -126,13 +112,18 @@ class TidegateLink:
         self._frames = FrameSender(self._write_frame)
         self.submit: Callable[[Run], None] = self._frames.submit
         self._acks = AckSender(self._write_acks)
+        self._requests = StoreRequests(self.connection, broker)
+        groups = self._groups = StoreGroups(self._requests, cluster, broker)
+        self.open_group, self.drop_group = groups.open, groups.drop
+        self.pop, self.adopt = groups.pop, groups.adopt
+        streams = self._streams = StandingStreams(
+            self, self._requests, flush_soon=self._flush_soon, settled=self._settled
+        )
+        self.new_stream, self.open_stream = streams.new_number, streams.open
+        self.set_credit, self.reclaim_credit = streams.set_credit, streams.reclaim_credit
+        self.close_stream, self.retire_stream = streams.close, streams.retire
         self._marks: dict[int, list[MarkItem]] = {}
-        self._credits: dict[int, int] = {}
-        self._ports: dict[int, StreamPort] = {}
-        self._names: dict[int, str] = {}
-        self._groups: dict[str, tuple[GroupSpec, int]] = {}
         self._store_host = NO_HOST
-        self._next_stream = 1
         self._is_flush_due = False
         self._down_timer: asyncio.TimerHandle | None = None
 
@@ -169,7 +160,7 @@ class TidegateLink:
     async def _settle(self, frame: Frame) -> bytes | None:
         """The answer of a frame whose answer was lost; None: it never ran."""
         body = Settle(gateway=self._presence.name, gateway_epoch=frame.epoch, frame=frame.number)
-        answer = await self._request(PrivateCode.SETTLE, body)
+        answer = await self._requests.request(PrivateCode.SETTLE, body)
         settled = unpacked(answer, SettleAnswer, self.connection.name)
         return settled.answer if settled.did_run else None
 
@@ -178,11 +169,8 @@ class TidegateLink:
         self._frames.lost()
         self._acks.lost()
         self._marks.clear()
-        self._credits.clear()
         self._groups.clear()
-        ports, self._ports, self._names = self._ports, {}, {}
-        for port in ports.values():
-            port.lost(self)
+        self._streams.lost()
         if self.state is LinkState.UP:
             self.state = LinkState.LOST
             self._down_timer = self._loop.call_later(LOST_S_MAX, self._go_down)
@@ -236,11 +224,8 @@ class TidegateLink:
         marks, self._marks = self._marks, {}
         for epoch, items in marks.items():
             commands.append(self._oneway(PrivateCode.MARK, encode_marks(epoch, items)))
-        if self._credits:
-            credits, self._credits = self._credits, {}
-            commands.append(
-                self._oneway(PrivateCode.STREAM_CREDIT, encode_credits([*credits.items()]))
-            )
+        if credits := self._streams.take_credits():
+            commands.append(self._oneway(PrivateCode.STREAM_CREDIT, encode_credits(credits)))
         if commands:
             data.send_nowait(commands)
 
@@ -321,7 +306,7 @@ class TidegateLink:
 
     async def mark_durably(self, epoch: int, items: Sequence[MarkItem]) -> bool:
         self.flush()  # earlier marks first
-        answer = await self._request(PrivateCode.MARK, encode_marks(epoch, items))
+        answer = await self._requests.request(PrivateCode.MARK, encode_marks(epoch, items))
         if answer.code != ResponseCode.SUCCESS:
             return False
         return all(code == Code.OK for _, code in decode_ack_results(answer.body))
@@ -329,88 +314,20 @@ class TidegateLink:
     async def index(self, epoch: int, items: Sequence[IndexItem]) -> None:
         """Late entries; a stale item is another gateway's by now. Raises GatewayError."""
         body = Index(store_epoch=epoch, items=list(items))
-        answer = await self._request(PrivateCode.INDEX, body)
+        answer = await self._requests.request(PrivateCode.INDEX, body)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer, self.broker)
 
     async def release_once(self, keys: Sequence[bytes]) -> None:
-        await self._done(PrivateCode.ONCE_RELEASE, b"".join(keys), "once-keys")
+        await self._requests.done(PrivateCode.ONCE_RELEASE, b"".join(keys), "once-keys")
 
     async def find_once(self, keys: Sequence[bytes]) -> Sequence[int]:
-        answer = await self._request(PrivateCode.ONCE_FIND, b"".join(keys))
+        answer = await self._requests.request(PrivateCode.ONCE_FIND, b"".join(keys))
         if answer.code != ResponseCode.SUCCESS or len(answer.body) != len(keys):
             raise refusal_of(answer, "once-keys")
         return bytes(answer.body)
 
     # ── groups and streams ──────────────────────────────────────────────────────────────
-
-    async def open_group(self, spec: GroupSpec, *, start: str = "") -> int:
-        body = group_open(spec, start)
-        answer = await self._request(PrivateCode.GROUP_OPEN, body)
-        return unpacked(answer, GroupOpened, spec.name).group
-
-    async def drop_group(self, name: str, owner_epoch: int) -> None:
-        self._groups.pop(name, None)
-        body = GroupDrop(name=name, owner_epoch=owner_epoch)
-        await self._done(PrivateCode.GROUP_DROP, body, name, but=Code.CONSUMER_GROUP_NOT_FOUND)
-
-    def new_stream(self) -> int:
-        """A number for a stream, kept by it across reconnects."""
-        stream, self._next_stream = self._next_stream, self._next_stream + 1
-        return stream
-
-    async def open_stream(
-        self,
-        stream: int,
-        group: int,
-        spec: GroupSpec,
-        port: StreamPort,
-        *,
-        credit: int,
-        holds: Sequence[tuple[int, int]],
-        is_resuming: bool,
-    ) -> int:
-        self._ports[stream], self._names[stream] = port, spec.name
-        body = StreamOpen(
-            group=group,
-            stream=stream,
-            credit=credit,
-            holds=list(holds),
-            is_exclusive=spec.is_exclusive,
-            priority=spec.stream_priority,
-            is_resuming=is_resuming,
-            strategy=spec.strategy,
-            member=spec.member,
-        )
-        try:
-            answer = await self._request(PrivateCode.STREAM_OPEN, body)
-            return unpacked(answer, StreamOpened, spec.name).in_flight_count
-        except (Refused, PeerError):
-            self._forget_stream(stream)
-            raise
-
-    def set_credit(self, stream: int, total: int) -> None:
-        self._credits[stream] = total
-        self._flush_soon()
-
-    async def reclaim_credit(self, stream: int, total: int) -> None:
-        self._credits.pop(stream, None)
-        answer = await self._request(PrivateCode.STREAM_CREDIT, encode_credits([(stream, total)]))
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer, self.broker)
-
-    async def close_stream(self, stream: int) -> None:
-        await self._settled()
-        self._credits.pop(stream, None)
-        try:
-            await self._done(PrivateCode.STREAM_CLOSE, StreamClose(stream=stream), self.broker)
-        finally:
-            self._forget_stream(stream)
-
-    async def retire_stream(self, stream: int) -> None:
-        self._credits.pop(stream, None)
-        body = StreamClose(stream=stream, is_retired=True)
-        await self._done(PrivateCode.STREAM_CLOSE, body, self.broker)
 
     async def _settled(self) -> None:
         """Acks and marks made so far are written: what is sent now cannot overtake them."""
@@ -424,9 +341,9 @@ class TidegateLink:
         for command in commands:
             try:
                 if command.code == PrivateCode.DELIVER:
-                    self._deliver(command)
+                    self._streams.deliver(command)
                 elif command.code == PrivateCode.STREAM_ENDED:
-                    self._stream_ended(command)
+                    self._streams.ended(command)
                 elif command.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
                     self.on_check(self, command)
                 elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self.on_reply:
@@ -434,90 +351,14 @@ class TidegateLink:
             except PeerError as error:
                 self.connection.reset(str(error))
 
-    def _deliver(self, command: RemotingCommand) -> None:
-        found = deliveries_by_stream(command.body, self.cluster, self.broker, self._names)
-        for stream, deliveries in found:
-            port = self._ports.get(stream)
-            if port is not None:  # closed meanwhile: the store takes them back with the close
-                port.arrived(self, deliveries)
-
-    def _stream_ended(self, command: RemotingCommand) -> None:
-        ended = decoded(command.body, StreamEnded, self.broker)
-        port = self._forget_stream(ended.stream)
-        if port is not None:
-            port.ended(self, known_code(ended.code), ended.remark)
-
-    def _forget_stream(self, stream: int) -> StreamPort | None:
-        self._names.pop(stream, None)
-        return self._ports.pop(stream, None)
-
-    async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
-        spec = request.group
-        known = self._groups.get(spec.name)
-        if known is None or not _is_as_opened(spec, known[0]):
-            known = await self._learn_group(spec)
-        body = Pop(
-            group=known[1],
-            count=count,
-            invisible_ms=request.invisible_ms,
-            wait_ms=wait_ms,
-            topic=spec.reads[0].topic if request.queue_id >= 0 else "",
-            queue_id=request.queue_id,
-            tags=list(request.tags),
-            sql=request.sql,
-            attempt_id=request.attempt_id,
-            taker=request.taker,
-        )
-        return await self._take(PrivateCode.POP, body, spec.name, wait_ms / 1000 + 5.0)
-
-    async def adopt(self, spec: GroupSpec, taker: str, invisible_ms: int) -> list[Delivery]:
-        number = (await self._learn_group(spec))[1]
-        found: list[Delivery] = []
-        while True:
-            above = found[-1].handle.position if found else -1
-            body = Adopt(group=number, taker=taker, invisible_ms=invisible_ms, above=above)
-            page = await self._take(PrivateCode.ADOPT, body, spec.name, ASK_S_MAX)
-            if not page:
-                return found
-            found += page
-
-    async def _take(
-        self, code: PrivateCode, body: Pop | Adopt, group: str, timeout_s: float
-    ) -> list[Delivery]:
-        """Deliveries that are hidden from now on. Raises Refused."""
-        now_ms = clock.wall_ms()
-        answer = await self._request(code, body, timeout_s=timeout_s)
-        if answer.code != ResponseCode.SUCCESS:
-            self._groups.pop(group, None)
-            error = refusal_of(answer, group)
-            if error.code == Code.MESSAGE_NOT_FOUND:
-                return []
-            raise error
-        by_stream = deliveries_by_stream(
-            answer.body,
-            self.cluster,
-            self.broker,
-            {0: group},
-            popped_ms=now_ms,
-            invisible_ms=body.invisible_ms,
-        )
-        return [delivery for _, deliveries in by_stream for delivery in deliveries]
-
-    async def _learn_group(self, spec: GroupSpec) -> tuple[GroupSpec, int]:
-        number = await self.open_group(spec)
-        if len(self._groups) >= GROUPS_KEPT_MAX:
-            del self._groups[next(iter(self._groups))]
-        known = self._groups[spec.name] = (spec, number)
-        return known
-
     # ── queues ──────────────────────────────────────────────────────────────────────────
 
     async def create_queue(self, ref: QueueRef, policy: Mapping[str, int | str]) -> None:
         body = QueueCreate(key=ref.key(), name=ref.name, policy=dict(policy))
-        await self._done(PrivateCode.QUEUE_CREATE, body, ref.name)
+        await self._requests.done(PrivateCode.QUEUE_CREATE, body, ref.name)
 
     async def delete_queue(self, ref: QueueRef, group: str) -> QueueStat:
-        self._groups.pop(group, None)
+        self._groups.forget(group)
         body = QueueDrop(key=ref.key(), group=group)
         return await self._counts(PrivateCode.QUEUE_DROP, body, ref.name)
 
@@ -532,14 +373,14 @@ class TidegateLink:
     async def _counts(
         self, code: PrivateCode, body: QueueDrop | QueuePurge | QueueStatRequest, name: str
     ) -> QueueStat:
-        counts = unpacked(await self._request(code, body), QueueCounts, name)
+        counts = unpacked(await self._requests.request(code, body), QueueCounts, name)
         return QueueStat(
             counts.ready_count, counts.in_flight_count, counts.stored_count, counts.consumer_count
         )
 
     async def retained(self, tenant: str, subject_filters: Sequence[str]) -> list[StoredMessage]:
         body = Retained(tenant=tenant, subject_filters=list(subject_filters))
-        answer = await self._request(PrivateCode.RETAINED, body)
+        answer = await self._requests.request(PrivateCode.RETAINED, body)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer, self.broker)
         return decode_records(answer.body, cluster=self.cluster, broker=self.broker)
@@ -549,7 +390,7 @@ class TidegateLink:
     async def ask(
         self, command: RemotingCommand, *, timeout_s: float = ASK_S_MAX
     ) -> RemotingCommand:
-        return await self._client().request(command, timeout_s)
+        return await self._requests.client().request(command, timeout_s)
 
     async def fence(self, gateway: str, gateway_epoch: int) -> None:
         body = Fence(gateway=gateway, gateway_epoch=gateway_epoch)
@@ -558,40 +399,15 @@ class TidegateLink:
             raise refusal_of(answer, gateway)
 
     async def create_topic(self, topic: str, queue_count: int) -> int:
-        return await create_topic(self._client(), topic, queue_count)
+        return await create_topic(self._requests.client(), topic, queue_count)
 
     async def read(
         self, topic: str, queue_id: int, offset: int, count: int, wait_ms: int
     ) -> tuple[list[StoredMessage], int, int]:
-        client = self._client()
+        client = self._requests.client()
         return await pull(
             client, topic, queue_id, offset, count, wait_ms, self.cluster, self.broker
         )
 
     async def offset(self, topic: str, queue_id: int, at_ms: int) -> int:
-        return await search_offset(self._client(), topic, queue_id, at_ms)
-
-    def _client(self) -> RemotingClient:
-        if self.connection.data is None:
-            raise Refused(Code.HA_NOT_AVAILABLE, self.broker, "the store cannot be reached")
-        return self.connection.data
-
-    async def _request(
-        self, code: PrivateCode, body: msgspec.Struct | bytes, *, timeout_s: float = REQUEST_S_MAX
-    ) -> RemotingCommand:
-        return await self._client().request(packed(code, body), timeout_s)
-
-    async def _done(
-        self, code: PrivateCode, body: msgspec.Struct | bytes, subject: str, *, but: Code = Code.OK
-    ) -> None:
-        """A request whose answer has no body; a refusal with the code *but* is fine too."""
-        answer = await self._request(code, body)
-        if answer.code != ResponseCode.SUCCESS:
-            error = refusal_of(answer, subject)
-            if error.code != but:
-                raise error
-
-
-def _is_as_opened(spec: GroupSpec, opened: GroupSpec) -> bool:
-    """Where a group began is settled by its first opening."""
-    return spec == opened or replace(spec, start=opened.start) == opened
+        return await search_offset(self._requests.client(), topic, queue_id, at_ms)
