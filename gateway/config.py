@@ -31,7 +31,6 @@ from protocols.daemon.config import (
     ClusterAuth,
     ConfigModel,
     build,
-    nearest,
     unknown_blocks,
 )
 from protocols.daemon.documents import Document, load
@@ -48,6 +47,7 @@ from protocols.daemon.units import (
 )
 from protocols.errors import ConfigError
 from protocols.subjects import is_valid_filter
+from protocols.suggestions import nearest
 from protocols.tls import TlsSettings
 
 DEFAULT_LISTENERS: Final[Mapping[str, tuple[str, str]]] = {

@@ -22,10 +22,11 @@ from pydantic import (
 from gateway.rules import HeaderTest, When, named_placeholders
 from gateway.windows import TimeWindow
 from protocols import subjects
-from protocols.daemon.config import ConfigModel, nearest
+from protocols.daemon.config import ConfigModel
 from protocols.daemon.units import Count, DurationMs, Rate, Texts, as_list
 from protocols.errors import Refused
 from protocols.sql92 import parse as parse_sql
+from protocols.suggestions import nearest
 
 PROTOCOLS_KEY: Final = "protocols"
 CLUSTERS_KEY: Final = "clusters"

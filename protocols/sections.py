@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
+from protocols.suggestions import nearest
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -22,9 +24,7 @@ def checked(
     try:
         settings = model.model_validate(dict(section), from_attributes=True)
     except ValidationError as error:
-        raise ConfigError(
-            [_line(where, item["loc"], item["msg"]) for item in error.errors()]
-        ) from error
+        raise ConfigError([_line(where, model, item) for item in error.errors()]) from error
     for field in addresses:
         try:
             value = getattr(settings, field)
@@ -35,5 +35,9 @@ def checked(
     return settings
 
 
-def _line(where: str, place: tuple[int | str, ...], message: str) -> str:
-    return f"{where}.{'.'.join(map(str, place))}: {message}"
+def _line(where: str, model: type[BaseModel], item: ErrorDetails) -> str:
+    place, text = item["loc"], item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        known = model.model_fields if len(place) == 1 else ()
+        text = f"unknown key{nearest(str(place[-1]), known)}"
+    return f"{where}.{'.'.join(map(str, place))}: {text}"

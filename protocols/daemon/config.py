@@ -5,7 +5,6 @@ All daemons read the same file. Each validates its own blocks and leaves the oth
 block that no daemon knows is a mistake everywhere.
 """
 
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from pydantic_core import ErrorDetails
 from protocols.daemon.documents import Document, KeyPath, load
 from protocols.daemon.settings import apply_settings
 from protocols.errors import ConfigError
+from protocols.suggestions import nearest
 
 BLOCKS: Final = (
     "version",
@@ -169,12 +169,6 @@ def explain_errors(
         if order not in found:
             found.append(order)
     return [line for _, line in sorted(found)]
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or nothing."""
-    match = difflib.get_close_matches(word, [str(item) for item in known], n=1, cutoff=0.5)
-    return f" (did you mean '{match[0]}'?)" if match else ""
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
 """One MQTT listener's part of ``gateway.yaml``."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -12,6 +13,7 @@ from protocols.groups import ShareStrategy
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S, V5, V31, V311
+from protocols.mqtt.topics import parse_filter
 from protocols.sections import checked
 
 Strategy = Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"]
@@ -39,12 +41,19 @@ def _some(versions: frozenset[Version]) -> frozenset[Version]:
     return versions
 
 
+def _filter(value: str) -> str:
+    filled = re.sub(r"\{\w+\}", "x", value)
+    if parse_filter(filled) is None:
+        raise ValueError(f"'{value}' is no topic filter")
+    return value
+
+
 class AutoSubscription(BaseModel):
     """One subscription that clients have without asking."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    topic: str = Field(min_length=1)
+    topic: Annotated[str, AfterValidator(_filter)]
     """Filter; ``{client_id}``, ``{identity}``, ``{tenant}`` stand for the client's."""
 
     qos: int = Field(default=1, ge=0, le=2)

@@ -133,7 +133,10 @@ def test_a_route_behind_a_denial_is_a_warning() -> None:
     ("text", "problem"),
     [
         ("listeners: {admin: {bnd: x}}", "gw.yaml:1:21 listeners.admin.bnd: unknown key"),
-        ("listeners: {mqtt: {bnd: x}}", "gw.yaml:1:20 listeners.mqtt.bnd: unknown key"),
+        (
+            "listeners: {mqtt: {bnd: x}}",
+            "gw.yaml:1:20 listeners.mqtt.bnd: unknown key (did you mean 'bind'?)",
+        ),
         ("mqtt: {xx: 1}", "gw.yaml:1:8 mqtt.xx: unknown key"),
         (
             "clusters: {eu: {namesrv: a:1}, p: {type: mqtt, url: amqp://h}}",

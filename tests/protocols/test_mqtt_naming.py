@@ -186,9 +186,14 @@ def test_mistakes_are_named() -> None:
                 "bind": "127.0.0.1:0",
                 "mount_point": "t/{who}/",
                 "rewrite": [{"topic": "a/#/b", "to": "c"}, {"topic": "a", "to": "{x}"}],
+                "auto_subscribe": [{"topic": "in/{client_id}/#"}, {"topic": "in/#/{client_id}"}],
+                "shared_strategie": "sticky",
             },
         )
+    assert "shared_strategie: unknown key (did you mean 'shared_strategies'?)" in str(caught.value)
     assert {problem.split(":")[0] for problem in caught.value.problems} == {
+        "listeners.m.auto_subscribe.1.topic",
+        "listeners.m.shared_strategie",
         "listeners.m.mount_point",
         "listeners.m.rewrite.0.topic",
         "listeners.m.rewrite.1.to",
