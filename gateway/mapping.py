@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from protocols.canonical import INTERNAL, Call, Head, Properties
+from protocols.stored_names import publisher_name
 
 CATCH_ALL_TOPIC: Final = "mqtt"
 """Takes every subject whose first level is no topic."""
@@ -159,7 +160,7 @@ def head_properties(call: Call, head: Head, topic: str) -> Properties:
         pairs.append(("TG_RETAIN", "1"))
     pairs.append(("TG_PROTOCOL", call.protocol))
     if call.client_id:
-        pairs.append(("TG_CLIENT", call.client_id))
+        pairs.append(("TG_CLIENT", publisher_name(call.client_id)))
     if call.protocol == INTERNAL:
         pairs += [pair for pair in head.properties if pair[0] in ORIGIN_NAMES]
     pairs += without_reserved(head.properties)

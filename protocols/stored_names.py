@@ -8,6 +8,7 @@ Source: ``org.apache.rocketmq.common.message.MessageConst``; ``TG_`` is Tidegate
 of the CloudEvents Java SDK, ``mqtt_`` the MQTT front's.
 """
 
+from hashlib import blake2b
 from typing import AnyStr, Final
 
 USER_PREFIX: Final = "TG_U_"
@@ -21,6 +22,17 @@ BASE64_PREFIX: Final = "base64:"
 
 EVENT_PREFIX: Final = "CE_"
 """An attribute of a CloudEvent, as the CloudEvents Java SDK stores it in RocketMQ."""
+
+CLIENT_BYTES_MAX: Final = 1024
+"""Client ids up to this size are stored with what the client publishes; of others, a digest."""
+
+
+def publisher_name(client_id: str) -> str:
+    """What ``TG_CLIENT`` says of a client."""
+    if len(client_id) <= CLIENT_BYTES_MAX // 4 or len(client_id.encode()) <= CLIENT_BYTES_MAX:
+        return client_id
+    return f"blake2b:{blake2b(client_id.encode(), digest_size=32).hexdigest()}"
+
 
 SYSTEM_PREFIXES: Final = ("TG_", "INNER_", "TIMER_", "REAL_", "POP_CK", "__", "CE_", "TRAN_")
 SYSTEM_NAMES: Final = frozenset(

@@ -33,6 +33,9 @@ TAG: Final = "mqtt_proxy"
 APACHE_TAG: Final = "MQTT_COMMON"
 """The same of Apache rocketmq-mqtt (``Constants.MQTT_TAG``)."""
 
+TWICE_MAX: Final = 4096
+"""Characters of a topic that is also told as ``mqtt_topic``; a longer one is the subject only."""
+
 HEADS_MAX: Final = 1024
 """Topics a connection is remembered to publish to; beyond it the memory starts anew."""
 
@@ -172,7 +175,9 @@ class Heads:
     def _make(self, topic: str, qos: int, retain: bool) -> Head:
         subject, delay_s = self._naming.publish(topic)
         self.has_delayed = self.has_delayed or delay_s > 0
-        properties: Properties = (("mqtt_topic", subject), ("mqtt_qos", str(qos)))
+        properties: Properties = (("mqtt_qos", str(qos)),)
+        if len(subject) <= TWICE_MAX:
+            properties = (("mqtt_topic", subject), *properties)
         if retain:
             properties += self._source
         if self._writes_apache:

@@ -17,6 +17,10 @@ from protocols.mqtt.fields import PacketError, protocol_error
 from protocols.mqtt.packets import Reason
 from protocols.mqtt.topics import is_valid_name
 
+NAME_BYTES_MAX: Final = 30_000
+"""Longest name or filter, mount point included: a stored message has 32,767 bytes for this and
+its other properties (RocketMQ's record)."""
+
 DELAYED: Final = "$delayed/"
 DELAY_S_MAX: Final = 4_294_967
 """As EMQX has it: 49 days."""
@@ -112,6 +116,8 @@ class Naming:
         if topic.count("/") >= self._levels_max:
             raise protocol_error(f"a topic of more than {self._levels_max} levels")
         subject = self._named(topic, "publish")
+        if _is_too_long(subject):
+            raise PacketError(Reason.TOPIC_NAME_INVALID, f"a topic of over {NAME_BYTES_MAX} bytes")
         if not is_valid_name(subject):
             raise PacketError(Reason.TOPIC_NAME_INVALID, f"'{topic}' becomes '{subject}'")
         return Name(subject, delay_s)
@@ -119,7 +125,9 @@ class Naming:
     def filter(self, topic_filter: str) -> str:
         """The subjects that a filter asks for; empty: it cannot be one."""
         subject_filter = self._named(topic_filter.removeprefix(EXCLUSIVE), "subscribe")
-        return subject_filter if subjects.is_valid_filter(subject_filter) else ""
+        if _is_too_long(subject_filter) or not subjects.is_valid_filter(subject_filter):
+            return ""
+        return subject_filter
 
     def _named(self, name: str, side: str) -> str:
         if name.startswith("$"):
@@ -132,6 +140,10 @@ class Naming:
 
 
 PLAIN: Final = Naming()
+
+
+def _is_too_long(subject: str) -> bool:
+    return len(subject) > NAME_BYTES_MAX // 4 and len(subject.encode()) > NAME_BYTES_MAX
 
 
 def mount_point_of(template: str, call: Call) -> str | None:

@@ -33,6 +33,7 @@ from protocols.mqtt.session import (
 from protocols.mqtt.tracing import trace_deliveries
 from protocols.pipeline import Meter, Observer
 from protocols.remoting.records import decode_record, store_ms_of
+from protocols.stored_names import publisher_name
 
 PUBREL: Final = 0x62
 
@@ -66,7 +67,7 @@ class Outbox:
         self.is_peer_slow = is_peer_slow
         self._connection = connection
         self._renderings = renderings
-        self._client_id = client_id
+        self._client_id, self._publisher = client_id, publisher_name(client_id)
         self._packet_bytes_max = packet_bytes_max
         self._topic_alias_max = topic_alias_max
         self._aliases: dict[bytes, int] = {}
@@ -157,7 +158,7 @@ class Outbox:
         if deliveries and now_ms - deliveries[0].message.store_ms >= self._slow_ms:
             self._note_slow(deliveries[0], now_ms)
         subscriptions, held, find = feed.subscriptions, self._held_tags, self._renderings.find
-        has_no_local, client_id = subscriptions.has_no_local, self._client_id
+        has_no_local, publisher = subscriptions.has_no_local, self._publisher
         window, sent_count = self.window, 0
         waiting, flights, limit = window.waiting, window.flights, window.limit
         plan, kind = None, None
@@ -168,7 +169,7 @@ class Outbox:
                 continue
             rendering = find(delivery.message)
             tail = rendering.tail
-            is_own = has_no_local and tail.publisher == client_id
+            is_own = has_no_local and tail.publisher == publisher
             like = (reads, delivery.qos, delivery.retain, is_own)
             if like != kind:
                 kind = like
@@ -209,7 +210,7 @@ class Outbox:
         """Without the client's own messages, which follow their PUBACK or PUBREC."""
         others: list[Delivery] = []
         for delivery in deliveries:
-            if self._renderings.find(delivery.message).tail.publisher == self._client_id:
+            if self._renderings.find(delivery.message).tail.publisher == self._publisher:
                 if self._own is None:
                     self._own = deque()
                 self._own.append((self.own_posted, feed, delivery))

@@ -321,7 +321,7 @@ def encode_record(
 ) -> bytes:
     """One record; for the hot path see ``RecordTemplate``. Raises Refused on what does not fit."""
     magic, topic_field = _topic_field(topic)
-    _check_properties_size(properties_text)
+    _check_properties_size(len(properties_text))
     middle = _MIDDLE.pack(
         queue_id & 0xFFFFFFFF,
         flag & 0xFFFFFFFF,
@@ -357,12 +357,12 @@ def _topic_field(topic: str) -> tuple[int, bytes]:
     return MAGIC_V2, _U16.pack(len(name)) + name
 
 
-def _check_properties_size(text: bytes) -> None:
-    if len(text) > PROPERTIES_BYTES_MAX:
+def _check_properties_size(size: int) -> None:
+    if size > PROPERTIES_BYTES_MAX:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             "properties",
-            f"{len(text)} bytes, at most {PROPERTIES_BYTES_MAX}",
+            f"{size} bytes, at most {PROPERTIES_BYTES_MAX}",
         )
 
 
@@ -408,9 +408,9 @@ class RecordTemplate:
         self._shared = b""
         self._shared_for = (-1, -1, -1, 0)
         size = len(_UNIQ_KEY) + self.ID_BYTES + len(self._tail)
+        _check_properties_size(size)
         self._middle = self._topic_field + _U16.pack(size) + _UNIQ_KEY
         self._base_size = BODY_AT + len(self._topic_field) + 2 + size
-        _check_properties_size(b"\x00" * size)
 
     def add(
         self,

@@ -48,6 +48,28 @@ def test_mqtt_3_3_4_1_a_publish_is_answered(server: Address, word: str, version:
         peer.expect(Pubcomp(300))
 
 
+@pytest.mark.parametrize("version", [V5, V311])
+def test_long_names_of_topics_and_clients(server: Address, word: str, version: int) -> None:
+    """What is published by them arrives; a topic that no record can hold is not taken."""
+    client_id = word + "c" * (65_535 - len(word))
+    topics = [f"{word}/" + "t" * size for size in (4_100, 20_000, 29_900, 32_000)]
+    item = SubscribeItem(f"{word}/+", no_local=version == V5)
+    with (
+        Peer(server, version, Connect(version, client_id)) as peer,
+        Peer(server, version, Connect(version, f"{word}-other")) as other,
+    ):
+        for each in (peer, other):
+            each.subscribe(item)
+        for topic in topics[:3]:
+            peer.publish(topic, b"x", 1)
+            assert other.take(Publish).topic == topic
+            assert version == V5 or peer.take(Publish).topic == topic
+        assert peer.subscribe(SubscribeItem(topics[3]))[0] in (0x80, Reason.TOPIC_FILTER_INVALID)
+        peer.send(Publish(topics[3], b"x", 1, packet_id=9))
+        assert peer.is_ended(Reason.TOPIC_NAME_INVALID)
+        assert other.is_silent()
+
+
 @clauses(v5="4.3.2-5", v311="4.3.2-2")
 def test_mqtt_4_3_2_5_the_same_id_after_puback_is_new(
     server: Address, word: str, version: int

@@ -171,6 +171,8 @@ def test_properties_have_a_limit() -> None:
     with pytest.raises(Refused) as caught:
         template.add(pieces, b"", b"A" * 32, 0, 0, b"x" * 32767)
     assert caught.value.code is Code.MESSAGE_PROPERTIES_TOO_LARGE
+    with pytest.raises(Refused):  # too many for the length field, too
+        records.RecordTemplate("T", (("k", "v" * 70_000),))
     assert pieces == []
 
 
