@@ -156,7 +156,7 @@ def _short_header(command: RemotingCommand) -> SendHeader | None:
             fields["b"],
             get("c", "TBW102"),
             int(get("d") or 4),
-            int(fields["e"]),
+            max(int(fields["e"]), -1),
             int(get("f") or 0),
             int(get("g") or 0),
             int(get("h") or 0),

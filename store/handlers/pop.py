@@ -95,9 +95,7 @@ def pop(
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise Refused(Code.ILLEGAL_INVISIBLE_TIME, topic, f"invisibleTime {invisible_ms}")
     for reset in [key for key in context.resets if key[:2] == (name, topic)]:
-        del context.resets[
-            reset
-        ]  # it has moved what pops; that nobody reads by offset is clear now
+        del context.resets[reset]  # what pops has been moved; nobody comes to read by offset
     asked = PopAsk(
         open_pop_group(context, request, config, group),
         name,

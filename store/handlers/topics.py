@@ -1,6 +1,7 @@
 """Topics by standard codes: 17, 18, 21, 202, 215, 305, 351."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from protocols import clock
 from protocols.errors import Code, Refused
@@ -16,9 +17,17 @@ from store.handlers.context import Context, Handler
 from store.handlers.names import check_topic_name
 from store.handlers.system_topics import is_system_topic
 from store.handlers.topic_bodies import topic_body, topic_table
+from store.metadata.topics import RESERVE_TIME
 
 QUEUE_COUNT_MAX = 1024
 """Message queues of a topic at one store."""
+
+ATTRIBUTES: Final = {
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+}
+"""What a topic can have beside ``reserve.time``, and the values."""
 
 
 def update_topic(
@@ -37,7 +46,7 @@ def update_topic(
         int_field(fields, "perm"),
         int_field(fields, "topicSysFlag", 0),
         bool_field(fields, "order"),
-        change_attributes(known.attributes if known else {}, fields.get("attributes", "")),
+        altered(known, changes_of(fields.get("attributes", ""))),
     )
     check_topic(config)
     pending = context.engine.catalog.put_topic(config, clock.read())
@@ -50,6 +59,7 @@ def update_topics(
 ) -> RemotingCommand | None:
     """Several topics at once (18)."""
     body = bodies.decode_body(bodies.TopicConfigList, request.body)
+    known = context.engine.catalog.topics
     configs = [
         TopicConfig(
             item.topic_name,
@@ -58,7 +68,7 @@ def update_topics(
             item.perm,
             item.topic_sys_flag,
             item.order,
-            item.attributes,
+            altered(known.get(item.topic_name), item.attributes),
         )
         for item in body.topic_config_list
     ]
@@ -86,17 +96,38 @@ def check_topic(config: TopicConfig) -> None:
         raise Refused(Code.BAD_REQUEST, config.name, f"perm {config.perm} has no such bits")
 
 
-def change_attributes(known: Mapping[str, str], text: str) -> dict[str, str]:
-    """``+k=v,-k`` applied to *known* (Apache: ``AttributeParser``)."""
-    found = dict(known)
+def changes_of(text: str) -> dict[str, str]:
+    """``+k=v,-k`` as ``{+k: v, -k: ""}`` (Apache: ``AttributeParser``). Raises Refused."""
+    changes: dict[str, str] = {}
     for part in filter(None, (item.strip() for item in text.split(","))):
-        name, _, value = part[1:].partition("=")
-        if part[0] == "+" and name:
-            found[name] = value
-        elif part[0] == "-" and name:
-            found.pop(name, None)
-        else:
+        name, _, value = part.partition("=")
+        if part[0] not in "+-" or len(name) < 2:
             raise Refused(Code.BAD_REQUEST, part, "attributes are +name=value or -name")
+        changes[name] = value
+    return changes
+
+
+def altered(known: TopicConfig | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """
+    The attributes of *known*, ``+k`` (or ``k``) set and ``-k`` taken away. Raises Refused for
+    what no topic can have. Source: ``AttributeUtil.alterCurrentAttributes``, ``TopicAttributes``.
+    """
+    found = dict(known.attributes) if known is not None else {}
+    for change, value in changes.items():
+        name = change.removeprefix("+")
+        if name.startswith("-"):
+            found.pop(name[1:], None)
+            continue
+        if name != RESERVE_TIME and name not in ATTRIBUTES:
+            hint = f"unsupported key: {name}, known are {RESERVE_TIME}, {', '.join(ATTRIBUTES)}"
+            raise Refused(Code.BAD_REQUEST, name, hint)
+        is_number = value.removeprefix("-").isdecimal() and len(value) < 20
+        if name == RESERVE_TIME and not (is_number and int(value) >= -1):
+            raise Refused(Code.BAD_REQUEST, name, f"{value!r} is no number of hours, or -1")
+        if name != RESERVE_TIME and value not in ATTRIBUTES[name]:
+            hint = f"{value!r} is not in {', '.join(ATTRIBUTES[name])}"
+            raise Refused(Code.BAD_REQUEST, name, hint)
+        found[name] = value
     return found
 
 

@@ -30,7 +30,7 @@ SOUND = {
     "perm": "6",
     "clientID": "c",
     "i": "K\x01v\x02",
-    "attributes": "+k=v",
+    "attributes": "+message.type=FIFO",
     "order": "false",
 }
 """Fields that all codes together read; a few are spoilt in each request."""

@@ -154,6 +154,22 @@ async def test_topics_are_made_listed_and_deleted(client: RemotingClient) -> Non
     table = await ask(client, RequestCode.GET_ALL_TOPIC_CONFIG)
     topics = bodies.decode_body(bodies.TopicConfigWrapper, table.body).topic_config_table
     assert topics["N"].attributes == {"message.type": "FIFO"}
+    for bad in ("+x=1", "x", "+message.type=Q", "+cleanup.policy=", "+reserve.time=-2", "+=1"):
+        answer = await ask(
+            client, RequestCode.UPDATE_AND_CREATE_TOPIC, update | {"attributes": bad}
+        )
+        assert (answer.code, bool(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+    config = bodies.TopicConfig(
+        topic_name="N",
+        read_queue_nums=3,
+        write_queue_nums=3,
+        attributes={"+reserve.time": "5", "-x": ""},
+    )
+    body = bodies.encode_body(bodies.TopicConfigList(topic_config_list=[config]))
+    await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
+    one = await ask(client, RequestCode.GET_TOPIC_CONFIG, {"topic": "N"})
+    changed = bodies.decode_body(bodies.TopicConfig, one.body).attributes
+    assert changed == {"message.type": "FIFO", "reserve.time": "5"}
     assert "TBW102" in topics
     stats = await ask(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "N"})
     assert len(parse(stats.body)["offsetTable"]) == 3
