@@ -14,6 +14,7 @@ from protocols.mqtt.packets import (
     SubscribeItem,
     Will,
 )
+from protocols.mqtt.properties import Property
 from protocols.pipeline import Credentials
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway
@@ -112,3 +113,20 @@ async def test_retained_values_age() -> None:
         assert await client.subscribe(SubscribeItem("#", 0)) == (0,)
         assert (await client.publishes(1))[0].topic == "new"
         assert await client.is_silent()
+
+
+@pytest.mark.parametrize("queues", [False, True])
+async def test_qos_0_waits_for_the_absent_by_option(queues: bool) -> None:
+    """QoS 1 does in any case, in order with it."""
+    kept = Connect(V5, "c", clean_start=False, properties=((int(Property.SESSION_EXPIRY), 99),))
+    async with gateway(queue_qos0=queues) as (_, address):
+        async with MqttClient(address, kept) as client:
+            await client.subscribe(SubscribeItem("t", 1))
+        async with MqttClient(address, Connect(V5, "p")) as other:
+            for number in range(4):
+                await other.publish("t", b"%d" % number, number % 2)
+        async with MqttClient(address, kept) as client:
+            wanted = [b"0", b"1", b"2", b"3"] if queues else [b"1", b"3"]
+            found = await client.publishes(len(wanted))
+            assert [packet.payload for packet in found] == wanted
+            assert await client.is_silent()
