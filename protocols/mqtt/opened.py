@@ -185,10 +185,9 @@ class Opened:
     # ── feeds ───────────────────────────────────────────────────────────────────────────
 
     def own_spec(self) -> GroupSpec:
-        return session_group(
-            self.owned.record,
-            list(self.subscriptions),
-            skips_qos0=not self.front.settings.queue_qos0,
+        settings, subscriptions = self.front.settings, list(self.subscriptions)
+        return settings.limited(
+            session_group(self.owned.record, subscriptions, skips_qos0=not settings.queue_qos0)
         )
 
     async def open_feed(self) -> None:
@@ -225,6 +224,7 @@ class Opened:
             strategy=self.front.settings.strategy_of(item.share),
             member=self.call.client_id,
         )
+        spec = self.front.settings.limited(spec)
         streams = self.front.services.streams
         stream = await streams.open(self.call, spec, feed, credit=feed.credit)
         self._opened(feed, stream)

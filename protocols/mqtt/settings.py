@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -9,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from protocols import unix_sockets
 from protocols.doors import DoorSettings
 from protocols.errors import ConfigError
-from protocols.groups import ShareStrategy
+from protocols.groups import GroupSpec, ShareStrategy
 from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S, V5, V31, V311
@@ -140,6 +141,13 @@ class MqttSettings(DoorSettings):
     queue_max: int = Field(default=1000, ge=8, le=65_535)
     """Deliveries that a session may hold here; the others wait at the store."""
 
+    backlog_max: int = Field(default=0, ge=0)
+    """Messages that wait for one kept session or one shared subscription, at each store, beside
+    those that are out; QoS 0 counts. 0: no limit."""
+
+    backlog_overflow: Literal["drop-head", "drop-new"] = "drop-head"
+    """What goes when there are more: the oldest, or what comes."""
+
     subscriptions_max: int = Field(default=10_000, ge=1)
     """Subscriptions of one session; more are refused with 0x97 (3.x: 0x80)."""
 
@@ -223,6 +231,13 @@ class MqttSettings(DoorSettings):
     def strategy_of(self, share: str) -> ShareStrategy:
         name = self.shared_strategies.get(share, self.shared_strategy)
         return ShareStrategy[name.upper()]
+
+    def limited(self, group: GroupSpec) -> GroupSpec:
+        """A group that keeps messages for clients, within this listener's bound."""
+        if not self.backlog_max or group.is_volatile:
+            return group
+        policy = (("max_length", self.backlog_max), ("overflow", self.backlog_overflow))
+        return replace(group, policy=policy)
 
     @property
     def limits(self) -> Limits:

@@ -84,8 +84,13 @@ class Keeper:
 
     def opened(self, group: Group, now: Now) -> None:
         """A group was opened: it may bring a policy of its own."""
-        if group.spec.policy and (group.guard is None or group.guard.queue is None):
+        if group.guard is not None and group.guard.queue is not None:
+            return
+        if group.spec.policy:
             self._guard(group, terms_of(group.spec.policy), None, now)
+        elif group.guard is not None:
+            group.guard = None
+            self._guards.pop(group.number, None)
 
     def _guard(self, group: Group, terms: Terms, queue: Queue | None, now: Now) -> None:
         known = group.guard

@@ -9,6 +9,7 @@ import pytest
 from gateway.identity import hash_password
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.packets import V5, V31, V311, Connack, Connect, SubscribeItem
+from protocols.mqtt.properties import Property
 from tests.conformance.peer import Peer, reason_of, refusal
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
@@ -22,6 +23,9 @@ listeners:
   own: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, guards_sessions: true}}
   new: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, versions: [5.0]}}
   old: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, versions: ["3.1", "3.1.1"]}}
+  brief: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, backlog_max: 3}}
+  briefer: {{protocol: mqtt, bind: "127.0.0.1:0", anonymous: true, backlog_max: 3,
+    backlog_overflow: drop-new}}
   file: {{protocol: mqtt, bind: "unix:{folder}/mqtt.sock", anonymous: true}}
 """
 
@@ -80,6 +84,24 @@ def test_versions_that_a_listener_speaks(up: Daemon) -> None:
     assert refusal(up.address("old"), V5, Connect(V5, "v")) == b"\x20\x03\x00\x84\x00"
     with Peer(up.address("new"), V5, Connect(V5, "v")) as peer:
         assert peer.connack.reason == 0
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_what_waits_for_an_absent_client_is_bounded(up: Daemon, version: int) -> None:
+    """The newest stay, or the oldest; without the limit, which may be taken away, all."""
+    expected = {"brief": b"345", "briefer": b"123", "open": b"12345"}
+    for listener, wanted in {**expected, "brief again": b"345", "open again": b"12345"}.items():
+        address, topic = up.address(listener.split()[0]), f"t/{version}/{listener[:5]}"
+        expiry = ((int(Property.SESSION_EXPIRY), 99),) if version == V5 else ()
+        kept = Connect(version, "absent", clean_start=False, properties=expiry)
+        with Peer(address, version, kept) as peer:
+            assert peer.subscribe(SubscribeItem(topic, 1)) == (1,)
+        with Peer(up.address("open"), V5, Connect(V5, "p")) as other:
+            for body in b"12345":
+                other.publish(topic, bytes((body,)), 1)
+        with Peer(address, version, kept) as peer:
+            assert b"".join(peer.payloads(len(wanted))) == wanted
+            assert peer.is_silent()
 
 
 def test_a_socket_file(up: Daemon) -> None:
