@@ -54,8 +54,11 @@ class Marking:
         self._send = send
         self._taken_back = taken_back
         self._tasks = Tasks(f"mqtt-marking {name}")
-        self._publishes: dict[tuple[str, str], deque[_Publish]] = {}
-        """Store → PUBLISHes without a mark, in order."""
+        self._publishes: dict[tuple[str, str], deque[_Publish | bytes]] = {}
+        """Store → PUBLISHes without a mark, in order, and what waits behind them."""
+
+        self.publish_count = 0
+        """PUBLISHes without a mark."""
 
         self._waiting: dict[tuple[str, str], deque[Marked]] = {}
         """Store → PUBRELs whose marks it does not have, in order."""
@@ -64,12 +67,20 @@ class Marking:
         """Send once the store has it on disk."""
         if item.stage == Stage.SENT:
             publish = _Publish(item)
+            self.publish_count += 1
             self._publishes.setdefault(_store(item), deque()).append(publish)
             self._tasks.start(self._publish(publish), name=f"publish {item.packet_id}")
         elif (waiting := self._waiting.get(_store(item))) is not None:
             waiting.append(item)
         else:
             self._tasks.start(self._release(item), name=f"release {item.packet_id}")
+
+    def behind(self, handle: ReceiptHandle, packet: bytes) -> bool:
+        """Send a PUBLISH of QoS 1 after those of its store that wait; False: none does."""
+        publishes = self._publishes.get((handle.cluster, handle.broker))
+        if publishes:
+            publishes.append(packet)
+        return bool(publishes)
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -82,17 +93,26 @@ class Marking:
         publish.is_done = True
         self._pass(self._publishes[_store(item)])
 
-    def _pass(self, publishes: deque[_Publish]) -> None:
+    def _pass(self, publishes: deque[_Publish | bytes]) -> None:
         """Send what is marked, up to the first one that is not known to be."""
-        while publishes and publishes[0].is_done:
-            first = publishes.popleft()
+        while publishes:
+            first = publishes[0]
+            if isinstance(first, bytes):
+                publishes.popleft()
+                self._send(first)
+                continue
+            if not first.is_done:
+                break
+            publishes.popleft()
+            self.publish_count -= 1
             if first.is_marked and not first.is_overtaken:
                 self._marked(first.item)
                 continue
             if first.is_marked:
                 first.item.feed.forget(first.item.handle)
             for publish in publishes:
-                publish.is_overtaken = True
+                if isinstance(publish, _Publish):
+                    publish.is_overtaken = True
             self._taken_back(first.item.packet_id)
 
     async def _release(self, item: Marked) -> None:

@@ -108,6 +108,7 @@ class Outbox:
             subscriptions.has_no_local
             or self._held_tags
             or self._observer.is_tracing
+            or self._marking.publish_count
             or self._may_receive.is_judged(subscriptions)
             or (version == V5 and self._topic_alias_max)
             or self._own
@@ -424,6 +425,9 @@ class Outbox:
         if plan.qos == 1:
             if source is not None and handle is not None and source.is_marked:
                 source.mark(handle, packet_id)
+                packet = b"".join((head, number, tail)) if self._marking.publish_count else b""
+                if packet and self._marking.behind(handle, packet):
+                    return 1  # in order, whatever the QoS: as other brokers
             out += (head, number, tail)
         else:
             flight = self.window.flights[packet_id]
@@ -453,8 +457,8 @@ class Outbox:
         """
         What stands before and behind the packet id.
 
-        An alias is given by what goes out at once: a publish of QoS 2 that waits for its mark
-        would be overtaken by one that knows its topic by the alias alone.
+        An alias is given by what goes out at once: a publish of QoS 2 that waits for its mark, or
+        one behind it, would be overtaken by one that knows its topic by the alias alone.
         """
         version = self._connection.version
         if version != V5 or not self._topic_alias_max:
@@ -463,7 +467,8 @@ class Outbox:
         alias = self._aliases.get(topic)
         if alias is not None:
             return rendering.aliased_parts(b"", alias, plan, now_ms)
-        is_waiting = plan.qos == 2 and source is not None and source.is_marked
+        is_waiting = source is not None and source.is_marked
+        is_waiting = is_waiting and (plan.qos == 2 or self._marking.publish_count > 0)
         if len(self._aliases) < self._topic_alias_max and not is_waiting:
             alias = len(self._aliases) + 1
             head, tail = rendering.aliased_parts(topic, alias, plan, now_ms)

@@ -223,6 +223,20 @@ def test_mqtt_4_4_0_2_what_was_refused_is_done(server: Address, word: str, versi
         assert peer.is_silent()
 
 
+@pytest.mark.parametrize("version", [V5, V311])
+def test_order_whatever_the_qos(server: Address, word: str, version: int) -> None:
+    """No clause asks for it, other brokers have it so: one topic, QoS 1 and 2 by turns."""
+    with Peer(server, version, kept(version, word)) as peer:
+        peer.subscribe(SubscribeItem(word, 2))
+    with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
+        for number in range(12):
+            pub.publish(word, b"%d" % number, 1 + number % 2)
+    with Peer(server, version, kept(version, word)) as peer:
+        found = [peer.take(Publish) for _ in range(12)]
+    assert [packet.payload for packet in found] == [b"%d" % number for number in range(12)]
+    assert [packet.qos for packet in found] == [1, 2] * 6
+
+
 @clauses(v5="4.6.0-5 4.6.0-6", v311="4.6.0-2 4.6.0-3 4.6.0-4 4.6.0-5 4.6.0-6")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_mqtt_4_6_0_5_order(server: Address, word: str, version: int, qos: int) -> None:

@@ -105,12 +105,15 @@ async def test_what_follows_a_publish_without_its_mark_follows_it_again() -> Non
         handle = HANDLES[0]._replace(position=packet_id)
         flight = Flight(None, handle, 2, Stage.WAITING)
         world.marking.after(Marked(feed, handle, flight, packet_id, Stage.SENT, b"%d" % packet_id))
+        assert world.marking.behind(handle, b"%d, QoS 1" % packet_id)
+    assert not world.marking.behind(HANDLES[2], b"of another store")
     gates[2].set()
     gates[1].set()
     for _ in range(10):
         await asyncio.sleep(0)
     assert (world.sent, world.taken_back) == ([], [])
     gates[0].set()
-    assert await world.sent_count(1) == [b"1"]
+    assert await world.sent_count(4) == [b"1", b"1, QoS 1", b"2, QoS 1", b"3, QoS 1"]
     assert (world.taken_back, world.store.forgotten) == ([2, 3], [3])
+    assert world.marking.publish_count == 0
     await world.marking.close()
