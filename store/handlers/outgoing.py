@@ -71,10 +71,13 @@ class Outbox:
     """The DELIVER of one connection and tick, being built as packed pieces."""
 
     __slots__ = (
+        "_bottom",
+        "_indexed_count",
+        "_indexes",
+        "_top",
         "byte_count",
         "connection",
         "deliveries",
-        "indexes",
         "is_slow",
         "lengths",
         "positions",
@@ -96,10 +99,24 @@ class Outbox:
 
         self.deliveries: list[bytes] = []
         self.runs: list[bytes] = []
-        self.indexes: dict[int, int] = {}
-        """Position of a record → where it stands in the table."""
+        self._indexes: dict[int, int] = {}
+        self._indexed_count = 0
+        """So many records of the table can be found; the others when somebody asks."""
+
+        self._bottom, self._top = 0, -1
+        """Between them lie the positions of all records."""
 
         self.byte_count = 0
+
+    @property
+    def indexes(self) -> dict[int, int]:
+        """Position of a record → where it stands in the table."""
+        count, indexed = len(self.positions), self._indexed_count
+        if indexed < count:
+            places = zip(self.positions[indexed:], range(indexed, count), strict=True)
+            self._indexes.update(places)
+            self._indexed_count = count
+        return self._indexes
 
     @property
     def room(self) -> int:
@@ -126,7 +143,9 @@ class Outbox:
     ) -> int:
         """The index of the first in the table; *records*: the bytes of all, in order."""
         first = len(self.positions)
-        self.indexes.update(zip(positions, range(first, first + len(positions)), strict=False))
+        bottom, top = positions[0], positions[-1]
+        self._bottom = min(self._bottom, bottom) if first else bottom
+        self._top = max(self._top, top)
         self.positions.extend(positions)
         self.lengths += lengths
         self.records += records
@@ -153,24 +172,32 @@ class Outbox:
 
     def add_stretch(self, stream: int, group: int, stretch: Stretch, store_epoch: int) -> None:
         """As few runs as its records make, of which the table may have some."""
-        positions, indexes = stretch.positions, self.indexes
+        positions = stretch.positions
         count, at = len(positions), 0
+        if positions[0] > self._top or positions[-1] < self._bottom:  # none is in the table
+            self._add_run(stream, group, stretch, self._add_part(stretch, store_epoch), count)
+            return
         while at < count:
-            first = indexes.get(positions[at], -1)
+            first = self.indexes.get(positions[at], -1)
             if first >= 0:
                 stop = at + self.known_count(positions, at, first)
             else:
                 stop = at + self.unknown_count(positions, at)
                 part = stretch if stop - at == count else stretch.part(at, stop)
-                size = part.byte_count + ITEM_BYTES * (stop - at)
-                if self.would_overflow(size):
-                    self.send(store_epoch)
-                first = self.add_records(part.positions, part.lengths, part.pieces, size)
-            self.runs.append(
-                pack_run(stream, group, 0, 1, stretch.flags, first, stop - at, stretch.tags)
-            )
-            self.byte_count += ITEM_BYTES
+                first = self._add_part(part, store_epoch)
+            self._add_run(stream, group, stretch, first, stop - at)
             at = stop
+
+    def _add_part(self, part: Stretch, store_epoch: int) -> int:
+        """Records that the table does not have; the index of the first."""
+        size = part.byte_count + ITEM_BYTES * len(part.positions)
+        if self.would_overflow(size):
+            self.send(store_epoch)
+        return self.add_records(part.positions, part.lengths, part.pieces, size)
+
+    def _add_run(self, stream: int, group: int, stretch: Stretch, first: int, count: int) -> None:
+        self.runs.append(pack_run(stream, group, 0, 1, stretch.flags, first, count, stretch.tags))
+        self.byte_count += ITEM_BYTES
 
     def send(self, store_epoch: int) -> None:
         """Queue the DELIVER; the outbox starts anew."""
@@ -183,5 +210,7 @@ class Outbox:
         self.connection.peer.send((command,))
         self.records, self.positions, self.lengths = [], array("Q"), []
         self.deliveries, self.runs = [], []
-        self.indexes.clear()
+        self._indexes.clear()
+        self._indexed_count = 0
+        self._bottom, self._top = 0, -1
         self.byte_count = 0

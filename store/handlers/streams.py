@@ -388,11 +388,11 @@ class Streams:
     def _deliver_each(
         self, stream: Stream, outbox: Outbox, granted: Sequence[Granted], now: Now
     ) -> int:
-        indexes, record_at = outbox.indexes, self._engine.record_at
+        record_at = self._engine.record_at
         number, group, delivered = stream.number, stream.group, 0
         for grant in granted:
             position, serial, attempt, flags, target, tags, packet_id, stage = grant
-            index = indexes.get(target, -1)
+            index = outbox.indexes.get(target, -1)
             if index < 0 or len(outbox.deliveries) >= FRAME_ITEMS_MAX:
                 try:
                     record = record_at(target)
