@@ -10,14 +10,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import overload
 
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
+from protocols.rows import Rows
 from protocols.tuples import new_tuple
 
 
 class Shelf:
     """The records of one frame from a store, in order, each decoded when first asked for."""
 
-    __slots__ = ("_decode", "_messages", "broker", "cluster", "made", "positions", "records",
-                 "store_epoch")  # fmt: skip
+    __slots__ = ("_decode", "_messages", "_records", "broker", "cluster", "made", "positions",
+                 "rows", "store_epoch")  # fmt: skip
 
     def __init__(
         self,
@@ -25,7 +26,7 @@ class Shelf:
         broker: str,
         store_epoch: int,
         positions: Sequence[int],
-        records: list[bytes],
+        records: Sequence[bytes],
         decode: Callable[[bytes], StoredMessage],
     ) -> None:
         self.cluster = cluster
@@ -34,18 +35,38 @@ class Shelf:
         self.positions = positions
         """In the log; the entry positions of what runs deliver."""
 
-        self.records = records
+        self.rows = records if type(records) is Rows else None
+        """All records, where they are many and of one size."""
+
+        self._records: list[bytes] | None = None
+        if type(records) is not Rows:
+            self._records = records if type(records) is list else [*records]
         self.made: dict[Hashable, object] = {}
         """What a protocol made of records, for all who get the same; it goes with the frame."""
 
         self._decode = decode
         self._messages: list[StoredMessage | None] = [None] * len(records)
 
+    @property
+    def records(self) -> list[bytes]:
+        """All of them."""
+        found = self._records
+        if found is None:
+            assert self.rows is not None
+            found = self._records = self.rows.to_list()
+        return found
+
+    def record(self, index: int) -> bytes:
+        """One of them."""
+        if self._records is None and self.rows is not None:
+            return self.rows[index]
+        return self.records[index]
+
     def message(self, index: int) -> StoredMessage:
         """Raises PeerError if the record is none."""
         found = self._messages[index]
         if found is None:
-            found = self._messages[index] = self._decode(self.records[index])
+            found = self._messages[index] = self._decode(self.record(index))
         return found
 
 

@@ -28,6 +28,13 @@ class Rows(Sequence[bytes]):
             return None
         return cls(np.frombuffer(joined, np.uint8).reshape(count, size))
 
+    @classmethod
+    def within(cls, data: bytes, start: int, count: int, size: int) -> "Rows | None":
+        """*count* of *size* bytes each, from *start* on; None: *data* ends before, or no numpy."""
+        if np is None or not size or start + count * size > len(data):
+            return None
+        return cls(np.frombuffer(data, np.uint8, count * size, start).reshape(count, size))
+
     @property
     def size(self) -> int:
         """Bytes of each; never 0."""

@@ -126,7 +126,7 @@ class Outbox:
         if column is None or column.bytes_max > self._packet_bytes_max:
             return False
         now_ms = clock.wall_ms()
-        if now_ms - store_ms_of(run.shelf.records[run.start]) >= self._slow_ms:
+        if now_ms - store_ms_of(run.shelf.record(run.start)) >= self._slow_ms:
             self._note_slow(run[0], now_ms)
         if plan.qos and not feed.is_auto_ack:
             handles = run.handles()

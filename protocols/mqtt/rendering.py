@@ -17,7 +17,10 @@ from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties
 from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
+from protocols.remoting.matrix import Matrix, np
+from protocols.remoting.record_rows import bodies_of_alike
 from protocols.remoting.records import RecordTemplate, record_parts, take_alike
+from protocols.rows import ROWS_MIN
 from protocols.stored_names import subject_of
 
 QOS_OF: Final = {b"0": 0, b"2": 2}
@@ -142,14 +145,21 @@ class Tail:
 class Column:
     """The PUBLISH packets of one run, for all who get them in the same form."""
 
-    __slots__ = ("_pieces", "_whole", "bytes_max")
+    __slots__ = ("_count", "_id_at", "_pieces", "_rows", "_whole", "bytes_max")
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, pieces: list[bytes], rows: Matrix | None = None, id_at: int = 0) -> None:
         self._pieces = pieces
         """Of each: what stands before its packet id, a place for that, what stands behind."""
 
+        self._rows = rows
+        """Instead of pieces, packets of one size with a place for the id at *id_at*."""
+
+        self._id_at = id_at
         self._whole = b""
-        if len(pieces) == 3:
+        self._count = len(pieces) // 3 if rows is None else len(rows)
+        if rows is not None:
+            self.bytes_max: int = rows.shape[1]
+        elif len(pieces) == 3:
             self.bytes_max = 2 + len(pieces[0]) + len(pieces[2])
         else:
             heads, tails = map(len, pieces[::3]), map(len, pieces[2::3])
@@ -157,16 +167,20 @@ class Column:
         """Of the largest packet, about."""
 
     def __len__(self) -> int:
-        return len(self._pieces) // 3
+        return self._count
 
     def packets(self, start: int, numbers: list[bytes]) -> list[bytes]:
         """Pieces of the packets from *start* on, with these packet ids, two bytes each."""
+        if self._rows is not None:
+            return [self._numbered(self._rows[start : start + len(numbers)], numbers)]
         pieces = self._pieces[3 * start : 3 * (start + len(numbers))]
         pieces[1::3] = numbers
         return pieces
 
     def joined(self, numbers: list[bytes]) -> bytes:
         """All packets, with these packet ids."""
+        if self._rows is not None:
+            return self._numbered(self._rows, numbers)
         pieces = self._pieces.copy()
         if len(numbers) == 1:
             pieces[1] = numbers[0]
@@ -178,8 +192,16 @@ class Column:
     def whole(self) -> bytes:
         """All packets of QoS 0: the same bytes for everybody."""
         if not self._whole:
-            self._whole = b"".join(self._pieces)
+            rows = self._rows
+            self._whole = b"".join(self._pieces) if rows is None else rows.tobytes()
         return self._whole
+
+    def _numbered(self, rows: Matrix, numbers: list[bytes]) -> bytes:
+        """Rows are made anew for each client, in the same place."""
+        ids = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, 2)
+        rows[:, self._id_at : self._id_at + 2] = ids
+        numbered: bytes = rows.tobytes()
+        return numbered
 
 
 class Rendering:
@@ -296,9 +318,40 @@ class Renderings:
         key = (self, version, qos, retain, identifiers, run.start, run.stop)
         found = made.get(key)
         if found is None:
-            pieces = self._pieces(run, version, qos, retain, identifiers)
-            found = made[key] = Column(pieces) if pieces else False
+            found = self._row_column(run, version, qos, retain, identifiers)
+            if found is None:
+                pieces = self._pieces(run, version, qos, retain, identifiers)
+                found = Column(pieces) if pieces else False
+            made[key] = found
         return found if isinstance(found, Column) else None
+
+    def _row_column(
+        self, run: DeliveryRun, version: int, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> Column | None:
+        """None: the records are not all alike, or few, or their bodies are not as they stand."""
+        rows, start = run.shelf.rows, run.start
+        if rows is None or run.stop - start < ROWS_MIN:
+            return None
+        topic, _, text = record_parts(rows[start])
+        if text[TAIL_AT - 1 : TAIL_AT] != b"\x02" or not text.startswith(ID_MARK):
+            return None
+        tail = self._tails.get((text[TAIL_AT:], topic))
+        if tail is None:
+            tail = self._new_tail(text[TAIL_AT:], topic, run.shelf.message(start))
+        if not tail.topic or tail.expires_at_ms or tail.is_event or tail.is_empty:
+            return None
+        id_at = rows.size - len(text) + len(ID_MARK)
+        bodies = bodies_of_alike(rows.matrix[start : run.stop], id_at, ID_BYTES)
+        if bodies is None:
+            return None
+        before = tail.properties(identifiers, 0, 0) if version == V5 else b""
+        first, body_size = 0x30 | qos << 1 | (1 if retain else 0), bodies.shape[1]
+        head = tail.head(first, len(before) + body_size)
+        front = head + (bytes(2) if qos else b"") + before
+        packets = np.empty((len(bodies), len(front) + body_size), np.uint8)
+        packets[:, : len(front)] = np.frombuffer(front, np.uint8)
+        packets[:, len(front) :] = bodies
+        return Column([], packets, len(head))
 
     def _pieces(
         self, run: DeliveryRun, version: int, qos: int, retain: bool, identifiers: tuple[int, ...]

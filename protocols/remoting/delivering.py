@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocols.errors import PeerError
+from protocols.rows import ROWS_MIN, Rows
 from protocols.tuples import new_tuple
 
 HEAD: Final = struct.Struct(">QIII")
@@ -70,7 +71,9 @@ class DeliverBody(NamedTuple):
     positions: list[int]
     """Of the records in the log."""
 
-    records: list[bytes]
+    records: Sequence[bytes]
+    """Hundreds of one size may be ``Rows``."""
+
     deliveries: list[DeliveryItem]
     runs: list[RunItem]
 
@@ -141,7 +144,6 @@ def join_deliver(
 def decode_deliver(body: bytes | memoryview) -> DeliverBody:
     """Raises PeerError: a length lies outside the body, or a record is named that is not there."""
     data = bytes(body)
-    records: list[bytes] = []
     deliveries: list[DeliveryItem] = []
     runs: list[RunItem] = []
     try:
@@ -150,9 +152,7 @@ def decode_deliver(body: bytes | memoryview) -> DeliverBody:
         positions = _column("Q", data, start, record_count)
         lengths = _column("I", data, start + 8 * record_count, record_count)
         start += RECORD_HEAD_BYTES * record_count
-        for size in lengths:
-            records.append(data[start : start + size])
-            start += size
+        records, start = _records(data, start, lengths)
         for _ in range(delivery_count):
             *fields, tag_count = DELIVERY.unpack_from(data, start)
             start += DELIVERY.size
@@ -177,6 +177,21 @@ def decode_deliver(body: bytes | memoryview) -> DeliverBody:
     ):
         raise PeerError("DELIVER body: delivery names a record that is not there")
     return DeliverBody(epoch, positions.tolist(), records, deliveries, runs)
+
+
+def _records(data: bytes, start: int, lengths: "array[int]") -> tuple[Sequence[bytes], int]:
+    """Records of these lengths from *start* on, and where they end."""
+    count = len(lengths)
+    if count >= ROWS_MIN and lengths == array("I", (lengths[0],)) * count:
+        stop = start + count * lengths[0]
+        rows = Rows.within(data, start, count, lengths[0])
+        if rows is not None:
+            return rows, stop
+    records: list[bytes] = []
+    for size in lengths:
+        records.append(data[start : start + size])
+        start += size
+    return records, start
 
 
 def _column(code: str, data: bytes, start: int, count: int) -> "array[int]":

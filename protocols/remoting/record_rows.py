@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.message_ids import IdRun
-from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK, RecordTemplate
+from protocols.remoting.records import (
+    BODY_AT,
+    BODY_CRC_AT,
+    BODY_CRC_MASK,
+    HOSTS_V6,
+    SYS_FLAG_AT,
+    RecordTemplate,
+)
 from protocols.rows import Rows
 
 
@@ -36,6 +43,29 @@ def plain_rows(
     crcs = np.fromiter(map(crc, bodies.to_list()), np.uint32, count) & BODY_CRC_MASK
     rows[:, BODY_CRC_AT : BODY_CRC_AT + 4] = crcs.astype(">u4").view(np.uint8).reshape(count, 4)
     return memoryview(rows.reshape(-1))
+
+
+def bodies_of_alike(matrix: Matrix, id_at: int, id_size: int) -> Matrix | None:
+    """
+    The bodies of stored records, a row each, that differ from the first in nothing but the body's
+    bytes, *id_size* bytes at *id_at*, and what a store writes; None: some differ in more.
+
+    ``records.take_alike`` of many; ``records.record_parts`` has seen the first.
+    """
+    first = matrix[0, :BODY_AT].tobytes()
+    if int.from_bytes(first[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & HOSTS_V6:
+        return None  # laid out otherwise
+    body_end = BODY_AT + int.from_bytes(first[BODY_AT - 4 :], "big")
+    spans = (
+        (0, 8),  # size and magic
+        (SYS_FLAG_AT, SYS_FLAG_AT + 4),
+        (BODY_AT - 4, BODY_AT),
+        (body_end, id_at),
+        (id_at + id_size, matrix.shape[1]),
+    )
+    if all([(matrix[1:, start:stop] == matrix[0, start:stop]).all() for start, stop in spans]):
+        return matrix[:, BODY_AT:body_end]
+    return None
 
 
 def _fill_ids(columns: Matrix, message_ids: Sequence[bytes]) -> None:

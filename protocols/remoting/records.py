@@ -62,7 +62,7 @@ _MIDDLE: Final = struct.Struct(">IIQQIQ8sQ8sIQ")  # the 72 bytes between crc and
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
 _U16: Final = struct.Struct(">H")
-_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 BODY_CRC_MASK: Final = 0x7FFFFFFF
 
 NO_HOST: Final = b"\x00" * 8
@@ -88,7 +88,7 @@ def decode_record(
             raise PeerError(f"record of {len(record)} bytes says it has {size}")
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise PeerError(f"record magic {magic:#x}")
-        if fields[7] & _V6:
+        if fields[7] & HOSTS_V6:
             return _decode_with_v6_hosts(record, cluster, broker)
         body_end = BODY_AT + fields[14]
         topic_end, text = _tail(record, magic, body_end)
@@ -116,7 +116,7 @@ def decode_record(
 
 def store_ms_of(record: bytes) -> int:
     """When exactly one record was stored. Raises PeerError as ``decode_record`` does."""
-    if len(record) < BODY_AT or int.from_bytes(record[SYS_FLAG_AT:BORN_MS_AT], "big") & _V6:
+    if len(record) < BODY_AT or int.from_bytes(record[SYS_FLAG_AT:BORN_MS_AT], "big") & HOSTS_V6:
         return decode_record(record).store_ms
     return int.from_bytes(record[STORE_MS_AT:STORE_HOST_AT], "big")
 
@@ -130,7 +130,7 @@ def record_parts(record: bytes) -> tuple[bytes, bytes, bytes]:
     try:
         size, magic, _, _, body_size = _HEAD.unpack_from(record)
         (sys_flag,) = _U32.unpack_from(record, SYS_FLAG_AT)
-        if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & _V6:
+        if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & HOSTS_V6:
             found = decode_record(record)
             return found.topic.encode(), found.body, found.properties_text
         body_end = BODY_AT + body_size
@@ -152,7 +152,7 @@ def take_alike(
     seen: what a publisher sends in one go is read without parsing it.
     """
     record = records[start]
-    if int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & _V6:
+    if int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & HOSTS_V6:
         return start + 1  # laid out otherwise
     size = len(record)
     body_end = BODY_AT + int.from_bytes(record[BODY_AT - 4 : BODY_AT], "big")
@@ -273,7 +273,7 @@ def check_record(data: bytes | memoryview) -> None:
         size, magic = struct.unpack_from(">II", data)
         (sys_flag,) = _U32.unpack_from(data, SYS_FLAG_AT)
         (body_size,) = _U32.unpack_from(data, BODY_SIZE_AT)
-        if size != len(data) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & _V6:
+        if size != len(data) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & HOSTS_V6:
             raise PeerError(f"record: size {size} of {len(data)}, magic {magic:#x}")
         end = BODY_AT + body_size
         if magic == MAGIC_V1:
@@ -327,7 +327,7 @@ def encode_record(
         flag & 0xFFFFFFFF,
         queue_offset,
         log_position,
-        sys_flag & ~_V6,
+        sys_flag & ~HOSTS_V6,
         born_ms,
         born_host,
         store_ms,
@@ -501,7 +501,7 @@ class RecordTemplate:
             flag & 0xFFFFFFFF,
             0,
             0,
-            sys_flag & ~_V6,
+            sys_flag & ~HOSTS_V6,
             born_ms,
             self._born_host,
             0,
