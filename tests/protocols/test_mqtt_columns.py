@@ -11,6 +11,8 @@ from protocols.mqtt.packets import V5, V311
 from protocols.mqtt.rendering import Renderings
 from protocols.remoting import records
 from protocols.remoting.codes import SysFlag
+from protocols.remoting.delivering import decode_deliver, encode_deliver
+from protocols.rows import ROWS_MIN
 
 HOST: Final = records.encode_host("10.1.2.3:4567")
 
@@ -100,3 +102,42 @@ def test_records_with_long_hosts_are_read_one_by_one() -> None:
     column = Renderings().column(run_of(found, 0, 2), V311, 1, False, ())
     assert column is not None
     assert column.packets(0, [b"\x00\x01", b"\x00\x02"])[2::3] == bodies
+
+
+def shelved(found: list[bytes]) -> Shelf:
+    """As a frame from a store brings them."""
+    placed = [(1000 * number, record) for number, record in enumerate(found)]
+    body = decode_deliver(encode_deliver(1, placed, []))
+    return Shelf("c", "b", 1, body.positions, body.records, records.decode_record)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("odd", [-1, 0, 40, 70])
+def test_many_of_one_size_have_the_packets_of_each(version: int, qos: int, odd: int) -> None:
+    """All alike, or one of another topic among them, of the same size as the others."""
+    found = [
+        record_of(KINDS[number == odd], b"body %04d" % number, number)
+        for number in range(ROWS_MIN + 40)
+    ]
+    shelf, start, stop = shelved(found), 3, len(found) - 2
+    run = DeliveryRun(
+        shelf, start, stop, group=1, group_name="g", grant=1, qos=qos, retain=False, reads=(0,)
+    )
+    column = Renderings().column(run, version, qos, True, (7,))
+    assert column is not None
+    assert len(column) == stop - start
+    ids = [number.to_bytes(2, "big") for number in range(500, 500 + stop - start)]
+    expected = []
+    for record, packet_id in zip(found[start:stop], ids, strict=True):
+        parts = Renderings().find(records.decode_record(record)).parts(version, qos, True, (7,), 0)
+        expected.append((packet_id if qos else b"").join(parts))
+    if qos:
+        assert column.joined(ids) == b"".join(expected)
+        assert b"".join(column.packets(5, ids[5:20])) == b"".join(expected[5:20])
+    else:
+        assert column.whole == b"".join(expected)
+    assert [delivery.message.body for delivery in run] == [
+        b"body %04d" % number for number in range(start, stop)
+    ]
+    assert shelf.records == found
