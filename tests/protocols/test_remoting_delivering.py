@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from protocols.errors import PeerError
 from protocols.remoting.delivering import (
     HEAD,
+    RUN,
     DeliveryItem,
     RunItem,
     decode_deliver,
     encode_deliver,
 )
+from protocols.rows import ROWS_MIN
 
 records = st.lists(st.tuples(st.integers(0, 2**63), st.binary(max_size=40)), max_size=8)
 tags = st.lists(st.integers(0, 0xFFFF), max_size=3).map(tuple)
@@ -32,6 +34,17 @@ def test_encode_decode(
     assert list(zip(body.positions, body.records, strict=True)) == found
     assert (body.deliveries, body.runs) == (deliveries, runs)
     assert [item.position for item in body.each()[count:]] == [position for position, _ in found]
+
+
+def test_many_records_of_one_size() -> None:
+    """They are not cut apart before somebody asks; one too few bytes is noticed all the same."""
+    found = [(7 * number, b"record %04d" % number) for number in range(ROWS_MIN + 3)]
+    encoded = encode_deliver(1, found, [], [RunItem(2, 3, 4, 1, 1, 0, len(found), (1,))])
+    body = decode_deliver(encoded)
+    assert list(zip(body.positions, body.records, strict=True)) == found
+    assert [item.record_index for item in body.each()] == [*range(len(found))]
+    with pytest.raises(PeerError):
+        decode_deliver(encoded[: -RUN.size - 2 - 1])
 
 
 @settings(deadline=None)  # a loaded machine is slow, not wrong
