@@ -29,6 +29,7 @@ from protocols.directory import Put, Record
 from protocols.errors import Code, GatewayError, Refused
 from protocols.groups import GroupSpec, Read
 from protocols.pipeline import DeliveryStream, Services
+from protocols.stored_names import number_of
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.bridges")
@@ -252,7 +253,7 @@ class Bridge:
     ) -> None:
         message = delivery.message
         expires_at = message.properties.get("TG_EXPIRES_AT", "")
-        is_expired = expires_at.isdigit() and int(expires_at) <= clock.wall_ms()
+        is_expired = 0 <= number_of(expires_at) <= clock.wall_ms()
         if is_expired or message.properties.get("TG_CLIENT") == self._key:
             done(delivery.handle)
             return

@@ -34,7 +34,7 @@ from protocols.groups import GroupSpec, Read, Start
 from protocols.pipeline import Metrics, Pipeline
 from protocols.remoting.private import IndexItem
 from protocols.remoting.settling import AckAction, AckItem
-from protocols.stored_names import subject_of
+from protocols.stored_names import number_of, subject_of
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.dispatch")
@@ -282,7 +282,7 @@ def copy_of(
         message_id=message.message_id,
         keys=properties.get("KEYS", ""),
         once_key=place.encode(),
-        expires_at_ms=int(expires_at) if expires_at.isdigit() else 0,
+        expires_at_ms=max(number_of(expires_at), 0),
         born_ms=message.born_ms,
         sys_flag=message.sys_flag & PACKING,
         flag=message.flag,

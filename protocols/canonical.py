@@ -204,6 +204,11 @@ RELEASED_ONCE_PREFIX: Final = b"\xffq2"
 byte after it tells the copies of one message apart; 0: the primary's."""
 
 
+def told_ms(wall_ms: int) -> int:
+    """A wall time as a client told it; 0: none that any protocol or store could keep."""
+    return wall_ms if 0 < wall_ms < 1 << 62 else 0
+
+
 class Message(NamedTuple):
     """One message on its way in."""
 

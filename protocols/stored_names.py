@@ -27,6 +27,16 @@ CLIENT_BYTES_MAX: Final = 1024
 """Client ids up to this size are stored with what the client publishes; of others, a digest."""
 
 
+NUMBER_DIGITS_MAX: Final = 15
+"""Milliseconds up to the year 33658."""
+
+
+def number_of(text: str | bytes) -> int:
+    """A number in a property, which any producer may have written; -1: it is none, or absurd."""
+    is_number = len(text) <= NUMBER_DIGITS_MAX and text.isascii() and text.isdigit()
+    return int(text) if is_number else -1
+
+
 def publisher_name(client_id: str) -> str:
     """What ``TG_CLIENT`` says of a client."""
     if len(client_id) <= CLIENT_BYTES_MAX // 4 or len(client_id.encode()) <= CLIENT_BYTES_MAX:

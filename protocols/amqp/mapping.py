@@ -24,8 +24,16 @@ from protocols.amqp.properties import (
     encode_properties,
 )
 from protocols.amqp.replies import AmqpFault
-from protocols.canonical import INTERNAL, Head, Message, Properties, QueueRef, StoredMessage
-from protocols.stored_names import ESCAPED_PREFIX, USER_PREFIX, is_system
+from protocols.canonical import (
+    INTERNAL,
+    Head,
+    Message,
+    Properties,
+    QueueRef,
+    StoredMessage,
+    told_ms,
+)
+from protocols.stored_names import ESCAPED_PREFIX, USER_PREFIX, is_system, number_of
 
 NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 
@@ -161,7 +169,7 @@ def stored_block(block: bytes, *, is_addressed: bool) -> Stored:
         priority=properties.priority,
         body_prefix=block if len(block) > RAW_BYTES_MAX else b"",
         user_id=properties.user_id,
-        born_ms=max(properties.timestamp, 0) * 1000,
+        born_ms=told_ms(properties.timestamp * 1000),
     )
 
 
@@ -270,8 +278,8 @@ def content_of(message: StoredMessage) -> Content:
     body = message.body
     if raw is not None:
         block = _from_base64(raw)
-    elif (length := stored.get(RAW_IN_BODY, "")).isdigit():
-        block, body = body[: int(length)], body[int(length) :]
+    elif (length := number_of(stored.get(RAW_IN_BODY, ""))) >= 0:
+        block, body = body[:length], body[length:]
     elif stored.get("TG_PROTOCOL") in OURS:
         block = EMPTY
     else:
@@ -372,7 +380,7 @@ def foreign_block(message: StoredMessage) -> bytes:
             content_encoding=_short(stored.get(CONTENT_ENCODING, "")),
             headers=headers or None,
             delivery_mode=1 if stored.get("mqtt_qos") == "0" else 2,
-            priority=min(int(priority), 255) if priority.isdigit() else -1,
+            priority=min(number_of(priority), 255),
             correlation_id=_short(stored.get(CORRELATION_ID, "")),
             reply_to=_short(_reply_to(stored.get(REPLY_TO, ""), stored.get("TG_PROTOCOL", ""))),
             expiration=_remaining(stored.get(EXPIRES_AT, ""), message.store_ms),
@@ -400,7 +408,8 @@ def _reply_to(value: str, protocol: str) -> str:
 
 
 def _remaining(expires_at: str, now_ms: int) -> str:
-    return str(max(int(expires_at) - now_ms, 0)) if expires_at.isdigit() else ""
+    at = number_of(expires_at)
+    return str(max(at - now_ms, 0)) if at >= 0 else ""
 
 
 def _short(text: str) -> str:

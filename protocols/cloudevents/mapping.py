@@ -14,7 +14,7 @@ from typing import Final
 
 from protocols.canonical import Head, Message, Properties, StoredMessage
 from protocols.cloudevents.modes import Event, parse_time_ms
-from protocols.stored_names import EVENT_PREFIX, USER_PREFIX, is_system
+from protocols.stored_names import EVENT_PREFIX, USER_PREFIX, is_system, number_of
 
 PREFIX: Final = EVENT_PREFIX
 CONTENT_TYPE: Final = "CE_contenttype"
@@ -98,7 +98,7 @@ def from_stored(message: StoredMessage) -> Event:
     if key := properties.get("__SHARDINGKEY"):
         attributes["partitionkey"] = key
     if expires := properties.get("TG_EXPIRES_AT"):
-        attributes["expirytime"] = time_text(int(expires)) if expires.isdigit() else ""
+        attributes["expirytime"] = time_text(number_of(expires))
     attributes |= _extensions(message.property_pairs(), attributes)
     return Event(
         attributes={name: value for name, value in attributes.items() if value},
@@ -158,7 +158,12 @@ def _extensions(pairs: Properties, taken: dict[str, str]) -> dict[str, str]:
     return found
 
 
+SECONDS_MAX: Final = 253_402_300_799
+"""The last second of 9999."""
+
+
 def time_text(milliseconds: int) -> str:
     """Milliseconds since 1970 as RFC 3339 in UTC."""
-    text = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    seconds = min(max(milliseconds, 0) / 1000, SECONDS_MAX)
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")

@@ -12,10 +12,11 @@ from typing import Final, cast
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from protocols.canonical import Delivery, Head, Message, StoredMessage
+from protocols.canonical import Delivery, Head, Message, StoredMessage, told_ms
 from protocols.errors import Code, Refused
 from protocols.grpc.properties import is_settable, visible_name
 from protocols.grpc.v2 import definition_pb2 as v2
+from protocols.stored_names import number_of
 
 SUBJECT: Final = "TG_SUBJECT"
 EXPIRES_AT: Final = "TG_EXPIRES_AT"
@@ -139,9 +140,9 @@ def message_in(
         tuple(pairs),
         message_id=system.message_id,
         keys=" ".join(system.keys),
-        expires_at_ms=int(expires) if expires.isascii() and expires.isdigit() else 0,
+        expires_at_ms=max(number_of(expires), 0),
         deliver_at_ms=system.delivery_timestamp.ToMilliseconds() if deliver_at else 0,
-        born_ms=system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else 0,
+        born_ms=told_ms(system.born_timestamp.ToMilliseconds()),
         producer_group=producer_group if is_half else "",
     )
 
@@ -184,10 +185,10 @@ def _optional_out(system: v2.SystemProperties, properties: dict[str, str]) -> No
     if trace := properties.get(TRACE_CONTEXT):
         system.trace_context = trace
     priority = properties.get(ROCKETMQ_PRIORITY) or properties.get(STORED_PRIORITY, "")
-    if priority.isdigit():
-        system.priority = int(priority)
-    if (deliver := properties.get(DELIVER_AT, "")).isdigit():
-        system.delivery_timestamp.CopyFrom(timestamp_of(int(deliver)))
+    if 0 <= (level := number_of(priority)) < 1 << 31:
+        system.priority = level
+    if (deliver := number_of(properties.get(DELIVER_AT, ""))) >= 0:
+        system.delivery_timestamp.CopyFrom(timestamp_of(deliver))
     for topic_name, id_name in ORIGINS:
         if origin := properties.get(topic_name):
             system.dead_letter_queue.topic = origin

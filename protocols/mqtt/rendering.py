@@ -21,7 +21,7 @@ from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.record_rows import bodies_of_alike
 from protocols.remoting.records import RecordTemplate, record_parts, take_alike
 from protocols.rows import ROWS_MIN
-from protocols.stored_names import subject_of
+from protocols.stored_names import number_of, subject_of
 
 QOS_OF: Final = {b"0": 0, b"2": 2}
 """QoS of a stored publish by its ``mqtt_qos``; what has none counts as QoS 1."""
@@ -95,7 +95,7 @@ class Tail:
         """Empty: no MQTT client can be told its address."""
 
         expires_at = stored_value(text, b"TG_EXPIRES_AT")
-        self.expires_at_ms = int(expires_at) if expires_at.isdigit() else 0
+        self.expires_at_ms = max(number_of(expires_at), 0)
         self.publisher = stored_value(text, b"TG_CLIENT").decode("utf-8", "replace")
         self.qos = QOS_OF.get(stored_value(text, b"mqtt_qos"), 1)
         """Of the publish; 1 for other protocols."""

@@ -50,8 +50,9 @@ def deliver_at_ms(named: Mapping[str, str], now_ms: int) -> int:
             at_ms = now_ms + int(named[DELAY_MS])
         else:
             at_ms = int(named.get(DELIVER_MS) or 0)
-    except ValueError as error:
-        raise Refused(Code.ILLEGAL_DELIVERY_TIME, "delay", str(error)) from error
+    except ValueError:
+        told = ", ".join([f"{name}={named[name][:40]}" for name in NAMES_OF_DELAY if name in named])
+        raise Refused(Code.ILLEGAL_DELIVERY_TIME, "delay", f"{told} is no number") from None
     if at_ms > DELIVER_MS_MAX:
         raise Refused(Code.ILLEGAL_DELIVERY_TIME, "delay", f"{at_ms} is no time")
     return at_ms if at_ms > now_ms else 0

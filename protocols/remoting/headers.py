@@ -8,6 +8,7 @@ with SYSTEM_ERROR and its text as the remark, as Apache's do.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from protocols.canonical import told_ms
 from protocols.errors import GatewayError
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
@@ -44,6 +45,14 @@ def int_field(fields: Fields, name: str, default: int | None = None) -> int:
         return int(value)
     except ValueError:
         raise HeaderError(name, f"is no number: '{value[:40]}'") from None
+
+
+def _number(fields: Fields, name: str) -> int:
+    """A Java ``int`` that is not below zero; 0 if absent."""
+    value = int_field(fields, name, 0)
+    if value >> 31:
+        raise HeaderError(name, f"is out of range: {value}")
+    return value
 
 
 def bool_field(fields: Fields, name: str, default: bool = False) -> bool:
@@ -134,11 +143,11 @@ def send_header(command: RemotingCommand) -> SendHeader:
         default_topic=text_field(fields, name("default_topic"), "TBW102"),
         default_queue_count=int_field(fields, name("default_queue_count"), 4),
         queue_id=max(int_field(fields, name("queue_id")), -1),
-        sys_flag=int_field(fields, name("sys_flag"), 0),
-        born_ms=int_field(fields, name("born_ms"), 0),
+        sys_flag=_number(fields, name("sys_flag")),
+        born_ms=told_ms(int_field(fields, name("born_ms"), 0)),
         flag=int_field(fields, name("flag"), 0),
         properties=text_field(fields, name("properties"), ""),
-        reconsume_count=int_field(fields, name("reconsume_count"), 0),
+        reconsume_count=_number(fields, name("reconsume_count")),
         is_unit=bool_field(fields, name("is_unit")),
         reconsume_max=int_field(fields, name("reconsume_max"), -1),
         is_batch=bool_field(fields, name("is_batch")) or command.code == 320,
@@ -151,17 +160,21 @@ def _short_header(command: RemotingCommand) -> SendHeader | None:
     fields = command.fields
     get = fields.get
     try:
+        sys_flag, born_ms = int(get("f") or 0), int(get("g") or 0)
+        reconsume_count = int(get("j") or 0)
+        if (sys_flag | reconsume_count) >> 31 or born_ms >> 62:  # below zero or too large
+            return None
         return SendHeader(
             fields["a"],
             fields["b"],
             get("c", "TBW102"),
             int(get("d") or 4),
             max(int(fields["e"]), -1),
-            int(get("f") or 0),
-            int(get("g") or 0),
+            sys_flag,
+            born_ms,
             int(get("h") or 0),
             get("i", ""),
-            int(get("j") or 0),
+            reconsume_count,
             get("k") == "true",
             int(get("l") or -1),
             command.code == 320 or get("m") == "true",

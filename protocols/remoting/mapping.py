@@ -247,7 +247,9 @@ def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
         plain = unpacker.decompress(body, bytes_max)
     except zlib.error as error:
         raise Refused(Code.MESSAGE_CORRUPTED, "body", f"is no zlib stream: {error}") from error
-    if unpacker.unconsumed_tail or not unpacker.eof:
+    if not unpacker.eof and not unpacker.unconsumed_tail:
+        raise Refused(Code.MESSAGE_CORRUPTED, "body", "is a zlib stream that ends too early")
+    if not unpacker.eof:
         raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"at most {bytes_max} bytes")
     return plain, sys_flag & ~(SysFlag.COMPRESSED | _COMPRESSION)
 

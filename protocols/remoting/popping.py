@@ -117,10 +117,10 @@ async def batch_ack(session: "Session", call: Call, command: RemotingCommand) ->
         return command.answer()
     if len(body.acks) > BODY_ACKS_MAX:
         raise Refused(Code.BAD_REQUEST, "acks", f"more than {BODY_ACKS_MAX}")
+    broker = body.broker_name or await _broker(session, call, command, body.acks[0].t)
     for ack in body.acks:
         check_consume(session.host.services, call, ack.t, ack.c)
         ack.t, ack.c = qualified(call.tenant, ack.t), qualified(call.tenant, ack.c)
-    broker = body.broker_name or command.fields.get("bname", "")
     topic, data = body.acks[0].t, encode_body(body)
     return as_said(command, await _insist(session, topic, broker, command, command.fields, data))
 
@@ -144,7 +144,7 @@ def _named(session: "Session", call: Call, command: RemotingCommand) -> tuple[st
     return qualified(call.tenant, topic), qualified(call.tenant, group)
 
 
-async def _broker(session: "Session", call: Call, command: RemotingCommand) -> str:
+async def _broker(session: "Session", call: Call, command: RemotingCommand, topic: str = "") -> str:
     """Whom the request is for: named by itself or its handle; else the topic's first."""
     named = command.fields.get("bname", "")
     if named:
@@ -152,7 +152,7 @@ async def _broker(session: "Session", call: Call, command: RemotingCommand) -> s
     handle = parse_pop_handle(command.fields.get("extraInfo", ""))
     if handle is not None:
         return handle.broker
-    topic = text_field(command.fields, "topic")
+    topic = topic or text_field(command.fields, "topic")
     info = await session.host.topic(call, topic)
     if info is None or not info.queues:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")

@@ -292,6 +292,8 @@ class Session:
         settings = self.host.settings
         try:
             header = send_header(command)
+            if not header.topic:
+                raise Refused(Code.ILLEGAL_TOPIC, "topic", "a topic's name has 1 to 127 characters")
             messages = to_messages(
                 header,
                 bytes(command.body),

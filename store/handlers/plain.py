@@ -109,7 +109,8 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
         flag, reconsume_count = int(fields.get("h") or 0), int(fields.get("j") or 0)
     except ValueError:
         return False
-    if sys_flag & (TRANSACTION_BITS | V6_BITS) or born_ms < 0 or reconsume_count < 0:
+    is_strange = (sys_flag | reconsume_count) >> 31 or born_ms >> 62  # below zero or too large
+    if sys_flag & (TRANSACTION_BITS | V6_BITS) or is_strange:
         return False
     is_batch = request.code == SEND_BATCH or fields.get("m") == "true"
     born_ms = born_ms or context.now_ms

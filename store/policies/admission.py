@@ -8,6 +8,7 @@ here.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from protocols.stored_names import number_of
 from store.appender import Plan
 from store.groups.guard import Guard
 from store.index.queues import Queue
@@ -144,4 +145,4 @@ def _level(guard: Guard, record: memoryview) -> int:
     if not highest:
         return 0
     text = property_of(record, b"TG_PRIORITY")
-    return min(int(text), highest) if text.isdigit() else 0
+    return min(max(number_of(text), 0), highest)

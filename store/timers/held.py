@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from protocols.errors import PeerError, Refused
+from protocols.stored_names import number_of
 from store.core import Core
 from store.log.messages import Bytes, property_of, store_ms, topic_of
 from store.log.state import longs, unpack
@@ -55,8 +56,8 @@ class Held:
     def _immunity_ms(self, record: Bytes) -> int:
         """How long the producer has before it is asked."""
         wanted = property_of(record, b"CHECK_IMMUNITY_TIME_IN_SECONDS")
-        if wanted.isdigit() and 0 < int(wanted) <= IMMUNITY_S_MAX:
-            return int(wanted) * 1000
+        if 0 < (seconds := number_of(wanted)) <= IMMUNITY_S_MAX:
+            return seconds * 1000
         return self._core.config.half_timeout_ms
 
     # ── replay ──────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from protocols.canonical import DISPATCH_KEY
 from protocols.clock import Now
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.sending import ItemFlag, SendFrame
+from protocols.stored_names import number_of
 from store.answers import STORE_FULL, AppendResult, Pending, TopicConfig
 from store.appender import Draft, Plan, append_messages
 from store.core import Core
@@ -122,7 +123,7 @@ class Holding:
                 continue
             record = bytes(frame.records[start:at])
             due = property_of(record, b"TIMER_DELIVER_MS")
-            due_ms = int(due) if due.isdigit() and not flags & HALF else 0
+            due_ms = int(due) if due.isdigit() and len(due) < 20 and not flags & HALF else 0
             if not flags & HALF and due_ms <= now_ms:
                 continue
             send_set = frame.sets[which]
@@ -300,7 +301,7 @@ class Holding:
         elif topic in self._topics.compacted:
             flags |= EntryFlag.COMPACTED
         expires = property_of(record, b"TG_EXPIRES_AT")
-        expires_at_ms = int(expires) if expires.isdigit() else 0
+        expires_at_ms = max(number_of(expires), 0)
         if expires_at_ms:
             flags |= EntryFlag.HAS_EXPIRES
         visible = committed(record, position) if is_commit else changed(record, drop=TIMER_NAMES)

@@ -126,6 +126,14 @@ def test_what_others_may_receive_is_also_text() -> None:
     assert content == ("amq.topic", "a.b", block, b"x")
 
 
+def test_a_time_that_nothing_can_hold_is_none() -> None:
+    block = encode_properties(BasicProperties(timestamp=(1 << 64) - 1))
+    as_block = stored_block(block, is_addressed=True)
+    message = message_of(address_head("a.b", 4), as_block, b"x", wall_ms=1000)
+    assert message.born_ms == 0
+    assert content_of(as_stored(message)).properties == block
+
+
 def test_a_long_block_rides_in_the_queues_own_copy() -> None:
     """Too long for a property; to amq.topic it is refused, since others would see the body."""
     block = encode_properties(BasicProperties(headers=table_of({"h": "x" * 20_000})))

@@ -49,6 +49,27 @@ def test_missing_send_field(missing: str) -> None:
         send_header(RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields))
 
 
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE])
+def test_numbers_that_no_record_can_hold(code: int) -> None:
+    """A clock before 1970 is none; what is out of range else is refused by name."""
+    from protocols.remoting.headers import SEND_FIELDS
+
+    form = int(code == RequestCode.SEND_MESSAGE_V2)
+    names = {name: forms[form] for name, forms in SEND_FIELDS.items()}
+    letters = HEADER.to_fields()
+    fields = {
+        names[name]: letters[forms[1]] for name, forms in SEND_FIELDS.items() if forms[1] in letters
+    }
+    for born in ("-5", "9" * 30):
+        header = send_header(RemotingCommand(code, {**fields, names["born_ms"]: born}))
+        assert header == HEADER._replace(born_ms=0)
+    for name in ("sys_flag", "reconsume_count"):
+        for number in ("-1", "2147483648"):
+            with pytest.raises(HeaderError, match="out of range"):
+                send_header(RemotingCommand(code, {**fields, names[name]: number}))
+    assert send_header(RemotingCommand(code, {**fields, names["queue_id"]: "-9"})).queue_id == -1
+
+
 def test_properties_become_fields() -> None:
     """Tag, keys, id and message group are fields; the rest travels on."""
     text = (
@@ -121,6 +142,9 @@ def test_packed_bomb_is_refused() -> None:
     with pytest.raises(Refused) as caught:
         convert(HEADER._replace(sys_flag=1), packed)
     assert caught.value.code is Code.MESSAGE_BODY_TOO_LARGE
+    with pytest.raises(Refused) as caught:
+        convert(HEADER._replace(sys_flag=1), zlib.compress(b"y" * 500)[:10])
+    assert caught.value.code is Code.MESSAGE_CORRUPTED
 
 
 def test_other_packing_is_kept() -> None:
