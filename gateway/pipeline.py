@@ -30,7 +30,7 @@ from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
 from gateway.resends import Resends
-from gateway.throttle import fitting, release, take
+from gateway.throttle import counts_inflight, fitting, piece, release, take
 from protocols import clock
 from protocols.canonical import (
     Call,
@@ -263,8 +263,10 @@ class GatewayPipeline:
                 self._wait_for_route(unknown, batch)
                 return False
             end = stop
-            if decision.buckets and (end := self._admitted(batch, decision, start, stop)) < start:
-                return False
+            if decision.buckets:
+                stop = self._piece(batch, decision, start, stop)
+                if (end := self._admitted(batch, decision, start, stop)) < start:
+                    return False
             batch.next_index = stop
             if end > start:
                 self._submit(batch, start, end, decision)
@@ -336,6 +338,15 @@ class GatewayPipeline:
 
     # ── throttle ────────────────────────────────────────────────────────────────────────
 
+    def _piece(self, batch: Batch, decision: Decision, start: int, stop: int) -> int:
+        """Up to where they are judged together: who waits sends what there is room for."""
+        if batch.admitted_to > start:
+            return batch.admitted_to
+        if batch.call.protocol not in ONE_BY_ONE:
+            return stop
+        sizes = body_sizes(batch.messages, start, stop)
+        return start + piece(decision.buckets, sizes, clock.monotonic())
+
     def _admitted(self, batch: Batch, decision: Decision, start: int, stop: int) -> int:
         """
         Take from the buckets; the messages before the result may go. Less than *start*: wait.
@@ -343,8 +354,7 @@ class GatewayPipeline:
         Those behind it are refused. Of what a client sent one by one, the first may go though
         they came in one read with more than there is room for; a client's own batch is one.
         """
-        if batch.is_admitted:  # it has waited its time
-            batch.is_admitted = False
+        if batch.admitted_to > start:  # it has waited its time
             return stop
         buckets, count, now = decision.buckets, stop - start, clock.monotonic()
         sizes = body_sizes(batch.messages, start, stop)
@@ -360,15 +370,16 @@ class GatewayPipeline:
         if not verdict.is_taken:
             self._hold(batch, verdict.delay_s)
             return start - 1
-        done = batch.done
+        if counts_inflight(buckets):
+            done = batch.done
 
-        def released(results: SendResults) -> None:
-            release(buckets, count)
-            done(results)
+            def released(results: SendResults) -> None:
+                release(buckets, count)
+                done(results)
 
-        batch.done = released
+            batch.done = released
         if verdict.delay_s > 0:
-            batch.is_admitted = True
+            batch.admitted_to = start + count
             self._hold(batch, verdict.delay_s)
             return start - 1
         return start + count

@@ -21,6 +21,10 @@ RELEASE_S: Final = 0.02
 """How often who waits for others' messages to be stored looks again."""
 
 
+MOMENT_S: Final = 0.02
+"""What waits goes on in pieces that a rate lets through in this time."""
+
+
 class Verdict(NamedTuple):
     """Whether a batch may go."""
 
@@ -140,7 +144,8 @@ def take(buckets: Sequence[Bucket], count: int, size_bytes: int, now: float) -> 
             bucket.publish_tokens.level -= count
         if bucket.bytes_tokens is not None:
             bucket.bytes_tokens.level -= size_bytes
-        bucket.inflight_count += count
+        if bucket.inflight_max is not None:
+            bucket.inflight_count += count
     return GO if delay == 0.0 else Verdict(delay)
 
 
@@ -157,6 +162,33 @@ def fitting(buckets: Sequence[Bucket], sizes: Sequence[int], now: float) -> int:
             sums = accumulate(sizes[: max(count, 0)])
             count = sum(1 for size_bytes in sums if size_bytes <= left)
     return max(count, 0)
+
+
+def piece(buckets: Sequence[Bucket], sizes: Sequence[int], now: float) -> int:
+    """
+    How many of what was published one by one, of these sizes, to ask for at once.
+
+    Where publishers wait for a rate: as many as there is room for, or else what it lets through in
+    a moment; the others follow. Everything where some are refused, or wait for others' results.
+    """
+    if counts_inflight(buckets) or any([bucket.delay_s_max != math.inf for bucket in buckets]):
+        return len(sizes)
+    if room := fitting(buckets, sizes, now):
+        return room
+    count = len(sizes)
+    for bucket in buckets:
+        if bucket.publish_tokens is not None:
+            count = min(count, int(bucket.publish_tokens.rate * MOMENT_S))
+        if bucket.bytes_tokens is not None:
+            room_bytes = bucket.bytes_tokens.rate * MOMENT_S
+            sums = accumulate(sizes[: max(count, 0)])
+            count = sum(1 for size_bytes in sums if size_bytes <= room_bytes)
+    return max(count, 1)
+
+
+def counts_inflight(buckets: Sequence[Bucket]) -> bool:
+    """Results have to be told to them."""
+    return any([bucket.inflight_max is not None for bucket in buckets])
 
 
 def release(buckets: Sequence[Bucket], count: int) -> None:

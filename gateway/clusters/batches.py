@@ -163,11 +163,11 @@ class Batch:
     """One post: what it waits for, and what became of it."""
 
     __slots__ = (
+        "admitted_to",
         "call",
         "done",
         "failures",
         "ids",
-        "is_admitted",
         "is_plain",
         "is_resend",
         "is_withdrawn",
@@ -225,8 +225,8 @@ class Batch:
         self.next_index = 0
         """The first message that has not been sent on yet."""
 
-        self.is_admitted = False
-        """The messages at ``next_index`` have waited as long as a throttle wanted."""
+        self.admitted_to = 0
+        """Messages before this one have waited as long as a throttle wanted."""
 
     def fail(self, start: int, stop: int, code: Code, hint: str) -> None:
         """One copy of each of the messages *start* to *stop* is refused."""

@@ -443,14 +443,18 @@ async def test_of_too_many_at_once_the_first_may_go(
 
 
 async def test_a_held_call_is_congested_until_its_messages_went(world: World) -> None:
-    """``over: wait``: nothing is refused, its client is not read meanwhile, others are."""
+    """
+    ``over: wait``: nothing is refused, its client is not read meanwhile, others are. What came
+    together goes one by one.
+    """
     entry = {"name": "slow", "per": "client", "publish": "20/s", "burst": "50ms", "over": "wait"}
     pipeline = world.core.pipeline
     pipeline.use(throttled(entry))
     slow, other = call("slow"), call("other")
     loop = asyncio.get_running_loop()
     start, resumed = loop.time(), asyncio.Event()
-    sends = [asyncio.create_task(pipeline.send(slow, messages("t", b"x"))) for _ in range(4)]
+    batches = messages("t", b"x"), messages("t", b"1", b"2", b"3")
+    sends = [asyncio.create_task(pipeline.send(slow, batch)) for batch in batches]
     await until(lambda: pipeline.is_congested(slow))
     assert not pipeline.is_congested(other)
     pipeline.when_clear(resumed.set, slow)
@@ -458,7 +462,7 @@ async def test_a_held_call_is_congested_until_its_messages_went(world: World) ->
     pipeline.when_clear(free.set, other)
     await asyncio.wait_for(free.wait(), PATIENCE_S)
     assert not resumed.is_set()
-    results = [result[0].code for result in await asyncio.gather(*sends)]
+    results = [result.code for results in await asyncio.gather(*sends) for result in results]
     assert results == [Code.OK] * 4
     assert loop.time() - start >= 0.14
     await asyncio.wait_for(resumed.wait(), PATIENCE_S)

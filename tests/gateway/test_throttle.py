@@ -4,7 +4,7 @@ import pytest
 
 from gateway.ruleconfig import ThrottleConfig
 from gateway.rules import Facts
-from gateway.throttle import Throttle, fitting, release, take
+from gateway.throttle import Throttle, Verdict, fitting, piece, release, take
 from protocols.canonical import Identity
 
 
@@ -131,3 +131,19 @@ def test_who_waits_is_never_refused() -> None:
     late = take(buckets, 10, 0, 1.0)  # 6 of 10 are left
     assert (late.refused_by, late.is_taken, round(late.delay_s, 2)) == ("", True, 0.4)
     assert throttle.buckets(Facts(client_id="other"))[0] is not buckets[0]
+
+
+def test_who_waits_goes_on_in_pieces() -> None:
+    """As many as there is room for, then a moment's worth each; together where some are refused."""
+    wait = {"name": "t", "publish": "1k/s", "burst": "50ms", "over": "wait"}
+    rate = throttle(wait).buckets(facts())
+    assert piece(rate, [1] * 200, 1.0) == 50
+    assert take(rate, 50, 0, 1.0) == Verdict()
+    assert piece(rate, [1] * 150, 1.0) == 20
+    assert take(rate, 20, 0, 1.0).delay_s == pytest.approx(0.02)
+    small = throttle({"name": "t", "bytes": "1000/s", "burst": "1s", "over": "wait"})
+    assert piece(small.buckets(facts()), [400] * 9, 1.0) == 2
+    refusing = throttle(wait, {**wait, "name": "r", "over": "reject"})
+    assert piece(refusing.buckets(facts()), [1] * 200, 1.0) == 200
+    counting = throttle({**wait, "inflight": 2})
+    assert piece(counting.buckets(facts()), [1] * 200, 1.0) == 200
