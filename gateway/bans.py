@@ -21,7 +21,7 @@ from protocols import clock
 from protocols.canonical import Call
 from protocols.directory import Directory, Put, Record
 from protocols.errors import Code, Refused
-from protocols.pipeline import ClientInfo
+from protocols.observing import ClientInfo
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.bans")

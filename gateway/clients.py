@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import NamedTuple
 
-from protocols.pipeline import ClientInfo
+from protocols.observing import ClientInfo
 
 
 class _Row(NamedTuple):

@@ -31,7 +31,8 @@ from protocols.canonical import (
 )
 from protocols.errors import Code, GatewayError
 from protocols.groups import GroupSpec, Read, Start
-from protocols.pipeline import Metrics, Pipeline
+from protocols.observing import Metrics
+from protocols.pipeline import Pipeline
 from protocols.remoting.private import IndexItem
 from protocols.remoting.settling import AckAction, AckItem
 from protocols.stored_names import number_of, subject_of

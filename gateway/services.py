@@ -18,7 +18,8 @@ from protocols import clock
 from protocols.canonical import Call, Identity
 from protocols.directory import Directory
 from protocols.errors import Code, Refused
-from protocols.pipeline import ClientInfo, Credentials, DeliveryStreams, Draining, Pipeline, Topics
+from protocols.observing import ClientInfo, Draining
+from protocols.pipeline import Credentials, DeliveryStreams, Pipeline, Topics
 from protocols.rocketmq import Brokers, HeldMessages, Replies
 from protocols.tasks import Tasks
 

@@ -20,7 +20,7 @@ from protocols import clock, proxying, unix_sockets
 from protocols.daemon.units import Rate, Texts
 from protocols.driver import Driver, listen, split_bind
 from protocols.errors import PeerError
-from protocols.pipeline import Meter, Metrics
+from protocols.observing import Meter, Metrics
 from protocols.tasks import Tasks
 from protocols.tls import Certificates, ClientCertificate, TlsSettings, certificate_of
 

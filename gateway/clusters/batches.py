@@ -24,8 +24,8 @@ from protocols.canonical import (
 )
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
-from protocols.remoting.records import RecordTemplate
 from protocols.remoting.sending import ItemFlag, SendAnswer
+from protocols.remoting.templates import RecordTemplate
 from protocols.rows import Rows
 
 if TYPE_CHECKING:

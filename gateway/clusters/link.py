@@ -17,8 +17,8 @@ from protocols.groups import GroupSpec, PopRequest, QueueStat
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
-from protocols.remoting.records import RecordTemplate
 from protocols.remoting.settling import AckItem, MarkItem
+from protocols.remoting.templates import RecordTemplate
 
 ASK_S_MAX: Final = 5.0
 """For a standard request that brokers answer at once."""

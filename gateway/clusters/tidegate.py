@@ -51,7 +51,7 @@ from protocols.remoting.private import (
     Settle,
     SettleAnswer,
 )
-from protocols.remoting.records import NO_HOST, RecordTemplate, decode_records, encode_host
+from protocols.remoting.records import NO_HOST, decode_records, encode_host
 from protocols.remoting.settling import (
     AckItem,
     MarkItem,
@@ -59,6 +59,7 @@ from protocols.remoting.settling import (
     encode_credits,
     encode_marks,
 )
+from protocols.remoting.templates import RecordTemplate
 
 LOST_S_MAX: Final = 3.0
 """How long messages wait for a lost store before they are refused (circuit open)."""

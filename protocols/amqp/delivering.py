@@ -20,7 +20,8 @@ from protocols.amqp.codec import (
 )
 from protocols.amqp.mapping import counted, names_and_block, wire_of
 from protocols.delivery_runs import DeliveryRun
-from protocols.remoting.records import RecordTemplate, record_parts, take_alike
+from protocols.remoting.records import record_parts, take_alike
+from protocols.remoting.templates import RecordTemplate
 
 ID_MARK: Final = b"UNIQ_KEY\x01"
 ID_BYTES: Final = RecordTemplate.ID_BYTES

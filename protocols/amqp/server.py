@@ -13,7 +13,8 @@ from protocols.amqp.settings import AmqpSettings
 from protocols.amqp.topology import PREFIX, Name, Queue, ReaderRecord, Topology
 from protocols.directory import Record
 from protocols.errors import GatewayError
-from protocols.pipeline import Meter, Services
+from protocols.observing import Meter
+from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.amqp")

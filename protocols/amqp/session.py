@@ -36,7 +36,8 @@ from protocols.doors import client_certificate
 from protocols.driver import Driver
 from protocols.errors import Code, GatewayError
 from protocols.groups import InvisibleTimeChange
-from protocols.pipeline import ClientInfo, Credentials
+from protocols.observing import ClientInfo
+from protocols.pipeline import Credentials
 
 if TYPE_CHECKING:
     from protocols.amqp.server import AmqpServer

@@ -17,7 +17,8 @@ from protocols.cloudevents.problems import Problem, problem_of
 from protocols.cloudevents.pull import Pull
 from protocols.cloudevents.subscription_api import SubscriptionsApi
 from protocols.errors import Refused
-from protocols.pipeline import ClientInfo, Meter, Services
+from protocols.observing import ClientInfo, Meter
+from protocols.pipeline import Services
 from protocols.tasks import LongPolls
 
 logger = logging.getLogger("tidegate.events")

@@ -26,7 +26,8 @@ from protocols.grpc.sending import Sending
 from protocols.grpc.transactions import Transactions
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.grpc.v2 import service_pb2 as pb
-from protocols.pipeline import ClientInfo, GroupPolicy, Meter, Services
+from protocols.observing import ClientInfo, Meter
+from protocols.pipeline import GroupPolicy, Services
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.grpc")

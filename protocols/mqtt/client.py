@@ -53,7 +53,7 @@ from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, automatic_items, retained_again
 from protocols.mqtt.tracing import trace_events, trace_refusal
 from protocols.mqtt.websocket import WebSocketConnection
-from protocols.pipeline import ClientInfo
+from protocols.observing import ClientInfo
 from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")

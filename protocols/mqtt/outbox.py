@@ -31,7 +31,7 @@ from protocols.mqtt.session import (
     Window,
 )
 from protocols.mqtt.tracing import trace_deliveries
-from protocols.pipeline import Meter, Observer
+from protocols.observing import Meter, Observer
 from protocols.remoting.records import decode_record, store_ms_of
 from protocols.stored_names import publisher_name
 

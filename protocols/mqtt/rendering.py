@@ -19,7 +19,8 @@ from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.record_rows import bodies_of_alike
-from protocols.remoting.records import RecordTemplate, record_parts, take_alike
+from protocols.remoting.records import record_parts, take_alike
+from protocols.remoting.templates import RecordTemplate
 from protocols.rows import ROWS_MIN
 from protocols.stored_names import number_of, subject_of
 

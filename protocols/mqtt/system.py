@@ -19,7 +19,8 @@ from protocols.mqtt.packets import V5, Publish
 from protocols.mqtt.properties import Property
 from protocols.mqtt.session import Subscribed
 from protocols.mqtt.topics import is_local
-from protocols.pipeline import Meter, Services
+from protocols.observing import Meter
+from protocols.pipeline import Services
 from protocols.subjects import matches
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Final
 from protocols.canonical import Delivery
 from protocols.mqtt.connection import Event, Lost, PublishRun
 from protocols.mqtt.packets import Connect, Publish, Subscribe, Unsubscribe
-from protocols.pipeline import Observer
+from protocols.observing import Observer
 
 RUN_MAX: Final = 100
 """Publishes of one read that are noted one by one."""

@@ -14,8 +14,8 @@ from protocols.remoting.records import (
     BODY_CRC_MASK,
     HOSTS_V6,
     SYS_FLAG_AT,
-    RecordTemplate,
 )
+from protocols.remoting.templates import RecordTemplate
 from protocols.rows import Rows
 
 

@@ -17,7 +17,8 @@ from typing import Final
 from protocols import clock
 from protocols.canonical import Call, Head, Identity, Message, SendResults
 from protocols.errors import Code, GatewayError, PeerError, Refused
-from protocols.pipeline import ClientInfo, Credentials
+from protocols.observing import ClientInfo
+from protocols.pipeline import Credentials
 from protocols.remoting import batching, requests
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand

@@ -8,7 +8,8 @@ from gateway.admin.access import COOKIE, Access, is_loopback_name
 from gateway.clients import ClientTable
 from gateway.metrics import CHILDREN_MAX, Registry
 from protocols.canonical import Call, Identity
-from protocols.pipeline import ClientInfo, Credentials
+from protocols.observing import ClientInfo
+from protocols.pipeline import Credentials
 
 
 class Door:

@@ -11,7 +11,7 @@ from gateway.config import FlappingConfig, LimitsConfig
 from gateway.flapping import CLIENTS_MAX, Flapping
 from protocols import clock
 from protocols.errors import Refused
-from protocols.pipeline import ClientInfo
+from protocols.observing import ClientInfo
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.patience import PATIENCE_S
 

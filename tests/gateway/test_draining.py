@@ -10,7 +10,7 @@ from gateway.config import GatewayConfig
 from gateway.draining import Drain, Stage, due, like
 from gateway.weights import Weights
 from protocols.errors import Refused
-from protocols.pipeline import ClientInfo
+from protocols.observing import ClientInfo
 from protocols.remoting.discovery import GatewayListener, GatewayRegister
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.patience import PATIENCE_S

@@ -16,12 +16,8 @@ from protocols.directory import Record, Subscription
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
 from protocols.remoting import sending
-from protocols.remoting.records import (
-    MessageIds,
-    RecordTemplate,
-    decode_record,
-    split_records,
-)
+from protocols.remoting.records import MessageIds, decode_record, split_records
+from protocols.remoting.templates import RecordTemplate
 from protocols.subjects import matches
 from tests.support.core import call
 

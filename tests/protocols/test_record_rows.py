@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.remoting.record_rows import plain_rows
-from protocols.remoting.records import RecordTemplate
+from protocols.remoting.templates import RecordTemplate
 from protocols.rows import ROWS_MIN, Rows
 
 pytest.importorskip("numpy")

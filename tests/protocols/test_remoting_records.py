@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting import records
+from protocols.remoting.templates import RecordTemplate
 
 plain = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 topics = st.text("abcXYZ019_-%", min_size=1, max_size=255)
@@ -64,7 +65,7 @@ def test_template_equals_plain_encoder(
 ) -> None:
     """The hot encoder's pieces are the same bytes as the plain encoder's record."""
     host = records.encode_host("127.0.0.1:10911")
-    template = records.RecordTemplate(topic, tuple(shared), born_host=host, store_host=host)
+    template = RecordTemplate(topic, tuple(shared), born_host=host, store_host=host)
     pieces: list[bytes | memoryview] = []
     size = template.add(pieces, body, message_id, 3, 1234, records.encode_properties(own), 1)
     text = records.encode_properties([("UNIQ_KEY", message_id.decode()), *shared, *own])
@@ -166,13 +167,13 @@ def test_properties_refuse_separators() -> None:
 
 def test_properties_have_a_limit() -> None:
     """32,767 bytes in all; more is refused by both encoders, and nothing is appended."""
-    template = records.RecordTemplate("T")
+    template = RecordTemplate("T")
     pieces: list[bytes | memoryview] = []
     with pytest.raises(Refused) as caught:
         template.add(pieces, b"", b"A" * 32, 0, 0, b"x" * 32767)
     assert caught.value.code is Code.MESSAGE_PROPERTIES_TOO_LARGE
     with pytest.raises(Refused):  # too many for the length field, too
-        records.RecordTemplate("T", (("k", "v" * 70_000),))
+        RecordTemplate("T", (("k", "v" * 70_000),))
     assert pieces == []
 
 

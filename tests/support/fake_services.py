@@ -27,7 +27,8 @@ from protocols.canonical import (
 from protocols.directory import Put, PutResult, Record, Subscription
 from protocols.errors import Code, Refused
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
-from protocols.pipeline import ClientInfo, Credentials, GroupPolicy, TopicInfo
+from protocols.observing import ClientInfo
+from protocols.pipeline import Credentials, GroupPolicy, TopicInfo
 from protocols.subjects import matches
 from tests.support.fake_broker import (
     BROKER,

@@ -34,8 +34,9 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field
 from protocols.remoting.peer import Answered, Peer
-from protocols.remoting.records import RecordTemplate, decode_records
+from protocols.remoting.records import decode_records
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
+from protocols.remoting.templates import RecordTemplate
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.clusters")
