@@ -12,10 +12,10 @@ from typing import Final
 from protocols.clock import Now
 from protocols.errors import Code
 from protocols.remoting.settling import AckAction, AckRow, MarkItem
-from protocols.tuples import new_tuple
-from store.answers import Granted, GrantedRun
+from store.answers import Granted
 from store.core import Core
 from store.groups.books import MARKED_SENT, Books
+from store.groups.granted import granted
 from store.groups.group import GrantBatch, Group
 from store.groups.guard import Guard, Line
 from store.groups.guarded import scan_all, scans_of, select_guarded
@@ -27,7 +27,7 @@ from store.groups.selection import (
     with_runs,
 )
 from store.groups.table import GroupTable
-from store.groups.tags import note_tags, tags_of_each
+from store.groups.tags import note_tags
 from store.log.format import Kind
 from store.log.state import (
     GRANT_COUNTS_ATTEMPT,
@@ -49,9 +49,6 @@ TOO_OFTEN: Final = "delivery_limit"
 REJECTED: Final = "rejected"
 GRANTS_SKIPPED: Final = 0xFFFF
 """More takes of one group than fit between two syncs; 65,536 starts fit a 32-bit number."""
-
-_GRANTED_FLAGS: Final = 0x7
-"""QoS and retain bits."""
 
 
 class Deliveries:
@@ -124,7 +121,7 @@ class Deliveries:
             ordinals.sort()
         if group.spec.is_auto_ack:
             group.top = group.last_done = positions[-1]
-            return self._granted(group, positions, ordinals, 0)
+            return granted(self._core.entries, group, positions, ordinals, 0)
         grant = group.last_grant + 1
         self._log_grant(group, grant, invisible_ms, holder, positions, held, scans, taker)
         if held:
@@ -140,7 +137,7 @@ class Deliveries:
         self._core.counters.granted += len(positions)
         if by_level is not None:
             positions = ordinals = by_level
-        return self._granted(group, positions, ordinals, grant)
+        return granted(self._core.entries, group, positions, ordinals, grant)
 
     def _log_grant(
         self,
@@ -176,37 +173,6 @@ class Deliveries:
             heapify(self._deadlines)
             self._live_batches = len(self._deadlines)
 
-    def _granted(
-        self, group: Group, positions: Sequence[int], ordinals: Sequence[int], grant: int
-    ) -> Sequence[Granted]:
-        entries = self._core.entries
-        flags, targets = entries.flags_of_each(ordinals), entries.targets
-        single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
-        found = {} if single is not None else tags_of_each(group, ordinals)
-        is_plain = (
-            (not group.attempts or group.attempts.keys().isdisjoint(positions))
-            and (not group.marks or group.marks.keys().isdisjoint(positions))
-            and (not targets or targets.keys().isdisjoint(positions))
-        )
-        if is_plain and flags.count(flags[0]) == len(flags):
-            tags = single or found[ordinals[0]]
-            if single or all([found[ordinal] == tags for ordinal in ordinals]):
-                return GrantedRun(positions, grant, flags[0] & _GRANTED_FLAGS, tags)
-        if is_plain and single is not None:
-            return [
-                new_tuple(Granted, (at, grant, 1, bits & _GRANTED_FLAGS, at, single, 0, 0))
-                for at, bits in zip(positions, flags, strict=True)
-            ]
-        out: list[Granted] = []
-        for at, ordinal, bits in zip(positions, ordinals, flags, strict=True):
-            packet_id, stage = group.marks.get(at, (0, 0))
-            bits &= _GRANTED_FLAGS
-            tags = single or found.get(ordinal, ())
-            record = targets.get(ordinal, at)
-            attempt = group.attempt_of(at)
-            out.append(Granted(at, grant, attempt, bits, record, tags, packet_id, stage))
-        return out
-
     def grant_anew(
         self, group: Group, positions: Sequence[int], taker: str, now: Now, invisible_ms: int
     ) -> tuple[GrantBatch, Sequence[Granted]]:
@@ -215,7 +181,7 @@ class Deliveries:
             group, positions, taker, now, invisible_ms, group.last_grant + 1, self._core.log.epoch
         )
         ordinals = [group.open[position] for position in positions]
-        return batch, self._granted(group, positions, ordinals, batch.grant)
+        return batch, granted(self._core.entries, group, positions, ordinals, batch.grant)
 
     def _hide_anew(
         self,
@@ -423,7 +389,7 @@ class Deliveries:
         batch = GrantBatch(grant, self._core.log.epoch, holder, positions)
         group.granted(batch, ordinals)
         self._watch(group, batch, now, 0, holder)
-        return self._granted(group, positions, ordinals, grant)
+        return granted(self._core.entries, group, positions, ordinals, grant)
 
     def end_holder(self, holder: int, *, is_lost: bool) -> list[Group]:
         """A stream ended; *is_lost*: with its gateway's presence. The groups it was on."""
