@@ -5,6 +5,7 @@ One of ours is watched: a held request that is answered when something changed. 
 polled with the codes that every name server has, and only one of those at a time.
 """
 
+import asyncio
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
@@ -65,6 +66,9 @@ class NameServerWatch:
         self._connect = connect
         self._cache = cache
         self._client: RemotingClient | None = None
+        self._connecting = asyncio.Lock()
+        """Who asks meanwhile shares the connection; who closes, closes it."""
+
         self._has_spoken = False
         self._refresh_at = 0
 
@@ -76,7 +80,8 @@ class NameServerWatch:
     async def close(self) -> None:
         """Until the next ``round`` it says nothing; its last word is kept."""
         self._has_spoken = False
-        client, self._client = self._client, None
+        async with self._connecting:
+            client, self._client = self._client, None
         if client is not None:
             await client.close()
 
@@ -98,11 +103,12 @@ class NameServerWatch:
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     async def _connected(self) -> RemotingClient:
-        if self._client is None or not self._client.is_open:
-            self._has_spoken = self.is_standard = False
-            self._client = None
-            self._client = await self._connect()
-        return self._client
+        async with self._connecting:
+            if self._client is None or not self._client.is_open:
+                self._has_spoken = self.is_standard = False
+                self._client = None
+                self._client = await self._connect()
+            return self._client
 
     async def _watch(self, client: RemotingClient, wait_ms: int) -> bool:
         """False: it knows no ROUTE_WATCH."""

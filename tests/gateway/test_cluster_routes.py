@@ -1,10 +1,13 @@
 """What a gateway believes of a name server: news, but not the gaps of one that was just started."""
 
+import asyncio
+
 import pytest
 
 from gateway.clusters import routes, watch
 from gateway.clusters.routes import RouteCache
 from protocols.errors import Refused
+from protocols.remoting.client import RemotingClient
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore
 
 
@@ -36,6 +39,27 @@ async def world() -> World:
     for topic in ("plants", "only-a"):
         assert await world.cache.load(topic) is not None
     return world
+
+
+async def test_who_asks_while_it_connects_shares_the_connection(world: World) -> None:
+    """Questions come at any time; a connection of each would be closed by nobody."""
+    made: list[RemotingClient] = []
+
+    async def connect() -> RemotingClient:
+        await asyncio.sleep(0)
+        made.append(await world.name_server.connect())
+        return made[-1]
+
+    (one,) = RouteCache("c", [connect], changed=lambda: None).watches
+    await asyncio.gather(*(one.ask("plants") for _ in range(3)))
+    assert len(made) == 1
+    await one.close()
+    asking = asyncio.create_task(one.ask("plants"))
+    await asyncio.sleep(0)
+    await one.close()
+    with pytest.raises(Refused):
+        await asking
+    assert not made[-1].is_open
 
 
 async def test_a_restarted_name_server_takes_no_topic_away(world: World) -> None:
