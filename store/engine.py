@@ -2,9 +2,8 @@
 The store's engine: one log, everything else derived from it.
 
 A library with a clock argument: no socket, task, thread or clock is used here. Calls come from
-one thread (the event loop); only the ``execute`` of ``WriteBatch``, ``PrepareSegment``,
-``Prefetch``, ``Upkeep``, ``SealWork`` and ``SnapshotWork`` may run in another, and touch nothing
-of the engine but the disk.
+one thread (the event loop); only the ``execute`` of a ``WriteBatch`` and of what ``background``
+hands out may run in another, and touches nothing of the engine but the disk.
 
 The driver's loop::
 

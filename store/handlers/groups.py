@@ -33,7 +33,7 @@ from protocols.remoting.settling import (
     decode_marks,
     encode_ack_results,
 )
-from store.answers import Granted
+from store.answers import Granted, Pending
 from store.handlers.bodies import decode
 from store.handlers.checks import (
     check_adopt,
@@ -254,18 +254,28 @@ def pack(
     return records, items, ()
 
 
-def ack(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand | None:
-    """Ack, change or release; answered when durable."""
-    epoch, items = decode_acks(request.body)
-    pending = context.engine.ack(epoch, items, clock.read())
+def _answer_each(
+    context: Context,
+    connection: Connection,
+    request: RemotingCommand,
+    pending: Pending[list[tuple[int, int]]],
+) -> None:
+    """(grant, code) of each item, when they are durable."""
     context.when_durable(
         connection,
         request,
         pending,
         lambda results: request.answer(body=encode_ack_results(results)),
     )
+
+
+def ack(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """Ack, change or release; answered when durable."""
+    epoch, items = decode_acks(request.body)
+    pending = context.engine.ack(epoch, items, clock.read())
+    _answer_each(context, connection, request, pending)
     return None
 
 
@@ -275,12 +285,7 @@ def mark(
     """Packet ids and stages of QoS 1 and 2."""
     epoch, items = decode_marks(request.body)
     pending = context.engine.mark(epoch, items, clock.read())
-    context.when_durable(
-        connection,
-        request,
-        pending,
-        lambda results: request.answer(body=encode_ack_results(results)),
-    )
+    _answer_each(context, connection, request, pending)
     return None
 
 
@@ -296,12 +301,7 @@ def index(
         for key in item.keys:
             check_key(key)
     pending = context.engine.index(asked.store_epoch, asked.items, clock.read())
-    context.when_durable(
-        connection,
-        request,
-        pending,
-        lambda results: request.answer(body=encode_ack_results(results)),
-    )
+    _answer_each(context, connection, request, pending)
     return None
 
 
