@@ -4,6 +4,8 @@
 The same generator against both, one after the other: single sends, client batches of 32, pulls
 and pops (with an ack each) of a backlog. ``--flush async`` compares the two without a sync before
 the answer. The broker is warmed by the same kinds of request before anything is measured.
+``x`` is ours beside Apache's, ``x single`` beside the server's own single sends, ``disk B/B`` what
+it had written to disk for each byte of a body.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from tests.bench import generator
-from tests.bench.servers import cpu_s, sync_ms
+from tests.bench.servers import cpu_s, disk_bytes, sync_ms, write_mb_s
 from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.processes import Daemons
 
@@ -41,6 +43,7 @@ class Case(NamedTuple):
 CASES = (
     Case("send", "rsend", ("-conns", "4", "-inflight", "256")),
     Case("send, batches of 32", "rsend", ("-conns", "4", "-inflight", "16", "-batch", "32")),
+    Case("send, 64 batches of 32", "rsend", ("-conns", "4", "-inflight", "64", "-batch", "32")),
     Case("pull backlog", "rpull", ("-conns", "4"), fills=100_000),
     Case("pop + ack backlog", "rpop", ("-conns", "4"), fills=400_000),
 )
@@ -54,6 +57,8 @@ class Result(NamedTuple):
     p99_ms: float
     cpu_us: float
     gen_cpu_pct: float
+    written: float
+    """Bytes that went to the disk for each of a body."""
 
 
 def run(
@@ -61,14 +66,20 @@ def run(
 ) -> Result:
     """One case against one server."""
     cpu: list[float] = []
+    written: list[int] = []
+
+    def note() -> None:
+        cpu.append(cpu_s(pid))
+        written.append(disk_bytes(pid))
+
     found = generator.run(
         [
             *(case.command, "-addr", address, "-topic", topic, "-queues", str(QUEUE_COUNT)),
             *(*case.arguments, "-size", str(options.size)),
             *("-secs", str(options.seconds), "-warm", str(warm_s)),
         ],
-        before=lambda: cpu.append(cpu_s(pid)),
-        after=lambda: cpu.append(cpu_s(pid)),
+        before=note,
+        after=note,
     )
     latency = found["latency_us"] or {"p50": 0.0, "p99": 0.0}
     return Result(
@@ -77,6 +88,7 @@ def run(
         latency["p99"] / 1000,
         (cpu[1] - cpu[0]) / max(found["messages"], 1) * 1e6,
         found["gen_cpu_pct"],
+        (written[1] - written[0]) / max(found["messages"] * options.size, 1),
     )
 
 
@@ -184,17 +196,20 @@ def main() -> int:
 
 
 def print_table(results: dict[str, dict[str, Result]], options: argparse.Namespace) -> None:
-    print(f"{options.flush} flush, bodies of {options.size} B, fdatasync {sync_ms():.3f} ms")
-    print(f"{'case':26}{'server':10}{'msg/s':>10}{'x':>7}{'p50 ms':>9}{'p99 ms':>9}"
-          f"{'CPU us':>8}{'gen CPU':>9}")  # fmt: skip
+    disk = f"fdatasync {sync_ms():.3f} ms, a plain writer {write_mb_s():,.0f} MB/s"
+    print(f"{options.flush} flush, bodies of {options.size} B; {disk}")
+    print(f"{'case':26}{'server':10}{'msg/s':>10}{'x':>7}{'x single':>10}{'p50 ms':>9}{'p99 ms':>9}"
+          f"{'CPU us':>8}{'gen CPU':>9}{'disk B/B':>10}")  # fmt: skip
     for case in CASES:
         for name, rows in results.items():
             if (row := rows.get(case.name)) is None:
                 continue
-            peer = results.get("apache", {}).get(case.name)
+            peer, single = results.get("apache", {}).get(case.name), rows.get(CASES[0].name)
             ratio = f"{row.rate / peer.rate:.2f}" if peer and name == "ours" else ""
-            print(f"{case.name:26}{name:10}{row.rate:>10,.0f}{ratio:>7}{row.p50_ms:>9.2f}"
-                  f"{row.p99_ms:>9.2f}{row.cpu_us:>8.1f}{row.gen_cpu_pct:>7.0f} %")  # fmt: skip
+            alone = f"{row.rate / single.rate:.2f}" if single and case.command == "rsend" else ""
+            print(f"{case.name:26}{name:10}{row.rate:>10,.0f}{ratio:>7}{alone:>10}"
+                  f"{row.p50_ms:>9.2f}{row.p99_ms:>9.2f}{row.cpu_us:>8.1f}"
+                  f"{row.gen_cpu_pct:>7.0f} %{row.written:>10.2f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from mmap import mmap
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -250,3 +251,33 @@ def sync_ms(folder: str | None = None, count: int = 200) -> float:
             os.fdatasync(file.fileno())
             times.append(time.perf_counter() - started)
     return sorted(times)[count // 2] * 1000
+
+
+def write_mb_s(folder: str | None = None, count: int = 192) -> float:
+    """What a plain writer gets of the disk: 1 MiB at a time, each durable, over written blocks."""
+    size = 1 << 20
+    with tempfile.NamedTemporaryFile(dir=folder) as file, mmap(-1, size) as piece:
+        piece.write(os.urandom(size))  # at the start of a page, as O_DIRECT wants it
+        for _ in range(64):
+            file.write(piece)
+        file.flush()
+        os.fdatasync(file.fileno())
+        try:
+            descriptor = os.open(file.name, os.O_WRONLY | os.O_DSYNC | os.O_DIRECT)
+        except OSError:  # a file system without
+            descriptor = os.open(file.name, os.O_WRONLY | os.O_DSYNC)
+        started = time.perf_counter()
+        for number in range(count):
+            os.pwrite(descriptor, piece, number % 64 * size)
+        took = time.perf_counter() - started
+        os.close(descriptor)
+    return count * size / took / 1e6
+
+
+def disk_bytes(pid: int) -> int:
+    """What the process has had written to disk so far."""
+    for line in Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(": ")
+        if name == "write_bytes":
+            return int(value)
+    return 0
