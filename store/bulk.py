@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
+from protocols.remoting.row_sums import BuiltSums
 from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan
 from store.log.format import ENTRY, M32, PAIR
 from store.log.messages import (
@@ -350,12 +351,14 @@ class Bulk:
         self,
         core: "Core",
         records: bytearray | memoryview,
+        sums: BuiltSums | None = None,
         **frame: int,
     ) -> tuple["array[int]", "array[int]"]:
         """
         Store; (log positions, queue offsets or -1), one per message.
 
-        *records* become part of the log: they are changed, and kept.
+        *records* become part of the log: they are changed, and kept. *sums* of records that are
+        all of one size.
         """
         entries, places, lengths, size = core.entries, self._places, self._lengths, self._size
         block = OpenBlock(core, records, places.table_bytes)
@@ -368,7 +371,12 @@ class Bulk:
         places.take(positions)
         offsets = places.offsets[:, 0]
         patch(block.body, starts, size, positions, offsets, core.log.wall_ms)
-        crcs = checksums(block.body, starts, lengths, size, positions, block.nonce)
+        if sums is not None:
+            data = np.frombuffer(block.body, np.uint8, self.count * size, first)
+            seeds = (positions + (block.nonce & M32)) & M32
+            crcs = sums.checksums(data.reshape(-1, size), seeds, offsets, positions)
+        else:
+            crcs = checksums(block.body, starts, lengths, size, positions, block.nonce)
         columns = {
             "length": lengths, "crc": crcs, "tag": self._tags,
             "order": self._orders, "flags": self.flags,

@@ -14,6 +14,7 @@ from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.plain_records import FRONT_BYTES, ID_CHARACTER_MIN, PlainRecords
 from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK
+from protocols.remoting.row_sums import ROWS_MIN, BuiltSums, RowSums
 
 MEMBERS_MIN: Final = 8
 """From here on columns are faster (measured)."""
@@ -41,12 +42,20 @@ class Batch(NamedTuple):
     reconsume_count: int
 
 
+class Built(NamedTuple):
+    """Records back to back."""
+
+    records: memoryview
+    sums: BuiltSums | None
+    """None: their CRCs are to be made one by one."""
+
+
 class Shape:
     """What members have in common: everything but their ids and what is in their bodies."""
 
     __slots__ = (
         "_after", "_before", "_facts", "_flag", "_id_at", "_id_end", "_layout", "_size_bytes",
-        "body_size", "record_size", "size", "text", "text_at",
+        "_sums", "body_size", "record_size", "size", "text", "text_at",
     )  # fmt: skip
 
     def __init__(self, records: PlainRecords, member: bytes, text_at: int) -> None:
@@ -64,6 +73,7 @@ class Shape:
         self._after = member[self._id_end :]
         self._layout = records.layout
         self.record_size = records.record_size(self.body_size, self.text)
+        self._sums: RowSums | None = None
 
     def fits(self, records: PlainRecords, body: bytes | memoryview) -> bool:
         """Whether the first member of a batch is alike, and the others can be."""
@@ -96,8 +106,8 @@ class Shape:
             is_alike &= ~is_no_id.any(axis=1)
         return is_alike
 
-    def build(self, batches: Sequence[Batch], joined: bytes, counts: Sequence[int]) -> memoryview:
-        """Records, back to back, of *joined*: the bodies of *batches*, all alike."""
+    def build(self, batches: Sequence[Batch], joined: bytes, counts: Sequence[int]) -> Built:
+        """The records of *joined*, the bodies of *batches* back to back, all alike."""
         count, body_size, size = len(joined) // self.size, self.body_size, self.record_size
         rows = np.frombuffer(joined, np.uint8).reshape(count, self.size)
         made = np.empty((count, size), np.uint8)
@@ -112,6 +122,7 @@ class Shape:
         )  # fmt: skip
         made[:, :FRONT_BYTES] = _repeated(fronts, counts)
         behind = FRONT_BYTES + body_size
+        crcs = np.zeros(count, np.uint32)
         if body_size:
             made[:, FRONT_BYTES:behind] = rows[:, _HEAD_BYTES : _HEAD_BYTES + body_size]
             bodies = np.ndarray((count,), f"V{body_size}", joined, _HEAD_BYTES, (self.size,))
@@ -121,14 +132,21 @@ class Shape:
         before, suffix = batches[0].records.around(self.text)
         text_at = behind + len(topics[0]) + len(before)
         text_end = text_at + len(self.text)
-        if topics.count(topics[0]) == len(topics):
+        is_one_topic = topics.count(topics[0]) == len(topics)
+        if is_one_topic:
             made[:, behind:text_at] = np.frombuffer(topics[0] + before, np.uint8)
         else:
             made[:, behind:text_at] = _repeated(b"".join([t + before for t in topics]), counts)
         made[:, text_at:text_end] = rows[:, self.text_at :]
         made[:, text_end:] = np.frombuffer(suffix, np.uint8)
-        found: memoryview = made.reshape(-1).data
-        return found
+        sums = None
+        if is_one_topic and count >= ROWS_MIN:
+            if self._sums is None:
+                shift = text_at - self.text_at
+                ids = slice(self._id_at + shift, self._id_end + shift)
+                self._sums = RowSums(size, body_size, ids)
+            sums = BuiltSums(self._sums, counts, crcs)
+        return Built(made.reshape(-1).data, sums)
 
 
 def _repeated(joined: bytes, counts: Sequence[int]) -> Matrix:
@@ -190,6 +208,6 @@ class Together:
         found: list[bool] = np.logical_and.reduceat(is_alike, starts).tolist()
         return found
 
-    def build(self) -> memoryview:
+    def build(self) -> Built:
         """Their records; all members are alike."""
         return self.shape.build(self._batches, self._joined, self.counts)

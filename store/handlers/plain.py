@@ -207,7 +207,8 @@ def _rows_of(together: Together, gathered: Sequence[Gathered]) -> PlainRows:
     heads = [item.head for item in gathered]
     shape = together.shape
     tag = _tag(shape.text) if b"TAGS\x01" in shape.text else 0
-    return PlainRows(heads, together.counts, together.build(), shape.record_size, tag)
+    records, sums = together.build()
+    return PlainRows(heads, together.counts, records, shape.record_size, tag, sums)
 
 
 def _run_of(head: PlainHead, batch: Batch, bytes_max: int) -> PlainRun | None:
