@@ -14,7 +14,7 @@ from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.plain_records import FRONT_BYTES, ID_CHARACTER_MIN, PlainRecords
 from protocols.remoting.records import BODY_CRC_AT, BODY_CRC_MASK
-from protocols.remoting.row_sums import ROWS_MIN, BuiltSums, RowSums
+from protocols.remoting.row_sums import ROWS_BYTES_MIN, BuiltSums, RowSums
 
 MEMBERS_MIN: Final = 8
 """From here on columns are faster (measured)."""
@@ -140,7 +140,7 @@ class Shape:
         made[:, text_at:text_end] = rows[:, self.text_at :]
         made[:, text_end:] = np.frombuffer(suffix, np.uint8)
         sums = None
-        if is_one_topic and count >= ROWS_MIN:
+        if is_one_topic and count * size >= ROWS_BYTES_MIN:
             if self._sums is None:
                 shift = text_at - self.text_at
                 ids = slice(self._id_at + shift, self._id_end + shift)

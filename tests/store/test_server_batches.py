@@ -5,6 +5,9 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from protocols.remoting import plain_batches
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
@@ -51,8 +54,15 @@ async def stored(client: RemotingClient, topic: str, queue_id: int) -> list[tupl
             )
 
 
-async def test_batches_of_a_tick(tmp_path: Path) -> None:
-    """Two queues, two topics, batches that differ inside: all of it in order, none of it lost."""
+@pytest.mark.parametrize("sums_from", [0, plain_batches.ROWS_BYTES_MIN])
+async def test_batches_of_a_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_from: int
+) -> None:
+    """
+    Two queues, two topics, batches that differ inside: all of it in order, none of it lost,
+    whether CRCs come from tables or a call each.
+    """
+    monkeypatch.setattr(plain_batches, "ROWS_BYTES_MIN", sums_from)
     async with running_store(tmp_path) as store, connected(store) as client:
         wanted = await send_all(client)
         await check(client, wanted)
