@@ -306,7 +306,7 @@ class Client:
                 return
             self.opened = agreed.opened
             self.opened.holder = self
-            if self._is_gone or self._is_taken:
+            if self._is_gone or self._is_taken or self.connection.is_closing:
                 self._leave()
                 return
             self._welcome(connect, agreed)

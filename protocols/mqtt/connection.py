@@ -470,6 +470,7 @@ class MqttConnection:
             events.append(self._accept_disconnect(packet))
         elif isinstance(packet, Connect):
             self.state = State.OPENING
+            self.deadline = None  # the peer has done its part
             self.is_bridge = packet.is_bridge
             self._session_expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, 0)
             events.append(packet)

@@ -182,6 +182,15 @@ def test_connect_must_come_in_time() -> None:
     assert connection.is_closing
 
 
+def test_a_connect_that_came_waits_for_us() -> None:
+    """As long as its owner takes; who has done its part is not silent."""
+    connection = MqttConnection(LIMITS, now=100.0)
+    assert len(connection.receive_data(wire_of(Connect(V5, "c")), now=101.0)) == 1
+    assert connection.deadline is None
+    assert connection.handle_deadline(now=110.0) == []
+    assert not connection.is_closing
+
+
 def test_mqtt_3_1_2_22_keep_alive_ends_a_silent_connection() -> None:
     """1.5 times keep alive after the last whole packet, half packets do not count; 0x8D."""
     connection = connected(keep_alive_s=10)
