@@ -81,13 +81,10 @@ class Tail:
     )
 
     def __init__(
-        self, message: StoredMessage, mount_point: bytes = b"", *, is_structured: bool = False
+        self, topic: bytes, text: bytes, mount_point: bytes = b"", *, is_structured: bool = False
     ) -> None:
-        text = message.properties_text
         self.address = topic = subject_of(
-            stored_value(text, b"TG_SUBJECT"),
-            stored_value(text, b"originMqttTopic"),
-            message.topic.encode(),
+            stored_value(text, b"TG_SUBJECT"), stored_value(text, b"originMqttTopic"), topic
         )
         """The whole, which the ACL is asked about."""
 
@@ -294,16 +291,18 @@ class Renderings:
         if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
             text = text[TAIL_AT:]
         topic = message.topic.encode()
-        tail = self._tails.get((text, topic)) or self._new_tail(text, topic, message)
+        tail = self._tails.get((text, topic))
+        if tail is None:
+            tail = self._new_tail(text, topic, message.properties_text)
         rendering = self._known[id(message)] = Rendering(message, tail)
         return rendering
 
-    def _new_tail(self, text: bytes, topic: bytes, message: StoredMessage) -> Tail:
-        """*text*: the stored properties behind the id."""
+    def _new_tail(self, rest: bytes, topic: bytes, text: bytes) -> Tail:
+        """*text*: the stored properties; *rest*: behind the id."""
         if len(self._tails) >= TAILS_MAX:
             self._tails.clear()
-        tail = Tail(message, self._mount_point, is_structured=self._is_structured)
-        self._tails[text, topic] = tail
+        tail = Tail(topic, text, self._mount_point, is_structured=self._is_structured)
+        self._tails[rest, topic] = tail
         return tail
 
     def column(
@@ -338,7 +337,7 @@ class Renderings:
             return None
         tail = self._tails.get((text[TAIL_AT:], topic))
         if tail is None:
-            tail = self._new_tail(text[TAIL_AT:], topic, run.shelf.message(start))
+            tail = self._new_tail(text[TAIL_AT:], topic, text)
         if not tail.topic or tail.expires_at_ms or tail.is_event or tail.is_empty:
             return None
         id_at = rows.size - len(text) + len(ID_MARK)
@@ -367,7 +366,7 @@ class Renderings:
             rest = text[TAIL_AT:] if has_id else text
             tail = self._tails.get((rest, topic))
             if tail is None:
-                tail = self._new_tail(rest, topic, run.shelf.message(index))
+                tail = self._new_tail(rest, topic, text)
             if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
                 return []
             bodies = [body]
