@@ -122,9 +122,11 @@ def _tlvs(data: bytes) -> dict[int, bytes]:
 
 def _certificate_name(data: bytes) -> str:
     """The common name, if the balancer says that it verified the certificate."""
-    value = _tlvs(data).get(TLV_SSL, b"")
-    if len(value) < 5:
+    value = _tlvs(data).get(TLV_SSL)
+    if value is None:
         return ""
+    if len(value) < 5:  # client, verify (2.2.6)
+        raise PeerError("a PROXY header with half a TLS field")
     is_shown = value[0] & (CLIENT_CERT_CONN | CLIENT_CERT_SESS)
     if not value[0] & CLIENT_SSL or not is_shown or any(value[1:5]):
         return ""

@@ -75,6 +75,7 @@ def test_legal_headers(header: bytes, expected: Proxied) -> None:
         v2(V4, family=0x12),
         v2(V4 + b"\xee\x00\x09x"),
         v2(V4 + b"\xee"),
+        v2(V4 + b"\x20\x00\x01\x21"),
         SIGNATURE + struct.pack(">BBH", 0x21, 0x11, 5000),
     ],
 )
