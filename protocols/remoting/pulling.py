@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from protocols import clock
 from protocols.canonical import Call, StoredMessage
 from protocols.errors import Code, Refused
+from protocols.remoting.asking import as_said
 from protocols.remoting.codes import PullFlag, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import check_consume
@@ -221,9 +222,30 @@ async def query_offset(session: "Session", call: Call, command: RemotingCommand)
         offset: int | None = await consumer.begin(queue)
     else:
         offset = session.host.members.offset(group, queue)
+        if offset is None and not is_retry_topic(queue.topic):
+            return await _query_broker(session, call, command, group, queue)
     if offset is None:
         return command.answer(ResponseCode.QUERY_NOT_FOUND, remark="never committed")
     return command.answer(0, {"offset": str(offset)})
+
+
+async def _query_broker(
+    session: "Session", call: Call, command: RemotingCommand, group: str, queue: Queue
+) -> RemotingCommand:
+    """
+    Nobody has committed here: the broker knows a group that came to it, and that of a young
+    queue "from the last" means its beginning. A member that takes a queue over before the first
+    commit would else begin behind what was sent meanwhile.
+    """
+    topic = qualified(call.tenant, queue.topic)
+    told = {
+        **command.fields,
+        "consumerGroup": qualified(call.tenant, group),
+        "topic": topic,
+        "queueId": str(queue.queue_id),
+    }
+    answer = await session.host.services.brokers.ask(topic, queue.broker, command.code, told)
+    return as_said(command, answer)
 
 
 async def _group_and_queue(

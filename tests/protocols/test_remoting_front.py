@@ -24,7 +24,7 @@ from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import SendHeader
 from protocols.remoting.records import decode_records
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
-from protocols.rocketmq import HalfCheck, HalfPlace
+from protocols.rocketmq import BrokerAnswer, HalfCheck, HalfPlace
 from tests.support.fake_broker import BROKER
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
@@ -130,16 +130,23 @@ async def test_a_question_waits_for_a_link_that_broke(
     assert (await client.ask(RequestCode.GET_MAX_OFFSET, **place)).fields == {"offset": "1"}
 
 
-async def test_pull_consumer_reads_by_offset(client: Client) -> None:
-    """Who pulls actively reads what is there, as often as asked; the offset is kept."""
+async def test_pull_consumer_reads_by_offset(client: Client, services: FakeServices) -> None:
+    """Who pulls actively reads what is there, as often as asked; the offset is kept. Where nobody
+    has committed here, the broker is asked."""
     for body in (b"1", b"2", b"3"):
         await client.send("T", body)
     await client.join("g", "T", consume_type="CONSUME_ACTIVELY")
     assert bodies(await client.pull("g", "T", offset=1)) == [b"2", b"3"]
     assert bodies(await client.pull("g", "T", offset=1)) == [b"2", b"3"]
     place = {"topic": "T", "queueId": 0, "bname": BROKER}
+    services.brokers.answers = [
+        BrokerAnswer(22, {}, b"", ""),
+        BrokerAnswer(0, {"offset": "0"}, b"", ""),
+    ]
     answer = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", **place)
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
+    answer = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", **place)
+    assert answer.fields == {"offset": "0"}
     await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", commitOffset=2, **place)
     answer = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", **place)
     assert answer.fields == {"offset": "2"}
