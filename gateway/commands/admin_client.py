@@ -7,11 +7,17 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+WHO: Final = (
+    "\nIt takes --user of a user with the operation admin; tidegate up also prints a --token."
+)
+HINTS: Final = {401: WHO, 403: WHO}
 
 
 class Admin(NamedTuple):
@@ -42,7 +48,7 @@ class Admin(NamedTuple):
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             text = error.read(4096).decode("utf-8", "replace")
-            click.echo(f"tidegate: {error.code}: {text}", err=True)
+            click.echo(f"tidegate: {error.code}: {text}{HINTS.get(error.code, '')}", err=True)
         except urllib.error.URLError as error:
             click.echo(f"tidegate: {self.url}: {error.reason}", err=True)
         sys.exit(1)
