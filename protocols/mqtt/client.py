@@ -17,16 +17,8 @@ from protocols import clock
 from protocols.canonical import Message, SendResults
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
-from protocols.mqtt.connection import (
-    OVERRUN,
-    Acked,
-    Early,
-    Event,
-    Lost,
-    MqttConnection,
-    Overrun,
-    PublishRun,
-)
+from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound

@@ -19,6 +19,7 @@ from protocols.mqtt.codec import (
     take_publishes,
 )
 from protocols.mqtt.encoder import PINGRESP, encode_packet, encode_puback_run
+from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
 from protocols.mqtt.fields import (
     OverrunError,
     PacketError,
@@ -95,60 +96,6 @@ SERVER_ONLY: Final = frozenset(
 CLIENT_DISCONNECT_REASONS: Final = frozenset(
     # [MQTT 5, table 3-10, "sent by client"]
     (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
-)
-
-
-class PublishRun(NamedTuple):
-    """Publishes of one QoS (0 or 1) without properties, in order."""
-
-    messages: Sequence[Message]
-    packet_ids: bytes
-    """Two bytes each, as they came; empty for QoS 0."""
-
-
-class Acked(NamedTuple):
-    """PUBACKs of the subscriber, in order."""
-
-    packet_ids: list[int]
-
-
-class Early(NamedTuple):
-    """Much waits behind the CONNECT that is in work: read no more until it is answered."""
-
-
-OVERRUN: Final = "over the Receive Maximum"
-
-
-class Overrun(NamedTuple):
-    """
-    One publish more than the Receive Maximum: nothing that follows is read.
-
-    The owner answers what came before, then ends the connection with 0x93. Some clients send all
-    they have at every connect; ended at once, they would never be told of any of it.
-    """
-
-
-class Lost(NamedTuple):
-    """The connection is over by a fault or by time; nothing follows."""
-
-    reason: Reason
-    text: str
-
-
-Event = (
-    Connect
-    | PublishRun
-    | Publish
-    | Acked
-    | Pubrec
-    | Pubrel
-    | Pubcomp
-    | Subscribe
-    | Unsubscribe
-    | Disconnect
-    | Early
-    | Overrun
-    | Lost
 )
 
 

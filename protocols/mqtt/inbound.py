@@ -22,9 +22,10 @@ from protocols.canonical import (
 )
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
-from protocols.mqtt.connection import MqttConnection, PublishRun
+from protocols.mqtt.cloudevents import from_structured
+from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_ack
-from protocols.mqtt.events import from_structured
+from protocols.mqtt.events import PublishRun
 from protocols.mqtt.fields import PacketError, protocol_error
 from protocols.mqtt.front import Front
 from protocols.mqtt.mapping import clearing, delayed, message_of

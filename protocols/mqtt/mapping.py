@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from protocols.canonical import Head, Message, Properties
 from protocols.message_runs import MessageRun
-from protocols.mqtt.events import as_binary_event
+from protocols.mqtt.cloudevents import as_binary_event
 from protocols.mqtt.naming import PLAIN, Naming
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int

@@ -8,7 +8,8 @@ from protocols.canonical import Call
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.groups import GroupSpec
-from protocols.mqtt.connection import Event, MqttConnection
+from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.events import Event
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming

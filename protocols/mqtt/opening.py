@@ -7,8 +7,9 @@ from protocols.canonical import Call, Identity
 from protocols.doors import client_certificate
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
-from protocols.mqtt.connection import Event, MqttConnection
+from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.events import Event
 from protocols.mqtt.fields import VARINT_MAX, PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.naming import Naming, mount_point_of

@@ -11,8 +11,8 @@ from typing import Final
 
 from protocols.canonical import Properties, StoredMessage
 from protocols.delivery_runs import DeliveryRun
+from protocols.mqtt.cloudevents import to_structured
 from protocols.mqtt.encoder import publish_head
-from protocols.mqtt.events import to_structured
 from protocols.mqtt.mapping import packet_properties
 from protocols.mqtt.packets import V5, PacketProperties
 from protocols.mqtt.properties import Property, encode_properties

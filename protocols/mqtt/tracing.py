@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.canonical import Delivery
-from protocols.mqtt.connection import Event, Lost, PublishRun
+from protocols.mqtt.events import Event, Lost, PublishRun
 from protocols.mqtt.packets import Connect, Publish, Subscribe, Unsubscribe
 from protocols.observing import Observer
 

@@ -10,7 +10,8 @@ from hashlib import sha1
 from typing import Final
 
 from protocols.errors import PeerError
-from protocols.mqtt.connection import Event, MqttConnection
+from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.events import Event
 from protocols.mqtt.packets import Reason
 
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3

@@ -1,14 +1,8 @@
 """A connection without sockets: bytes in, what it told and whether it closed."""
 
-from protocols.mqtt.connection import (
-    OVERRUN,
-    Event,
-    Limits,
-    MqttConnection,
-    Overrun,
-    State,
-)
+from protocols.mqtt.connection import Limits, MqttConnection, State
 from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.events import OVERRUN, Event, Overrun
 from protocols.mqtt.fields import encode_string, encode_varint
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import V5, Connack, Connect, PacketProperties, Reason

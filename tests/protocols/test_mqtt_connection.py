@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 from protocols.mqtt.connection import (
     EARLY_BYTES_HIGH,
     EARLY_BYTES_MAX,
-    OVERRUN,
-    Acked,
-    Early,
-    Event,
     Limits,
-    Lost,
     MqttConnection,
-    Overrun,
-    PublishRun,
     State,
 )
 from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import (
     V5,

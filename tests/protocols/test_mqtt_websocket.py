@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.mqtt.connection import Limits, Lost, MqttConnection
+from protocols.mqtt.connection import Limits, MqttConnection
 from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.events import Lost
 from protocols.mqtt.packets import V5, Connect
 from protocols.mqtt.websocket import (
     Frames,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from protocols.cloudevents.mapping import from_stored
-from protocols.mqtt.events import as_binary_event
+from protocols.mqtt.cloudevents import as_binary_event
 from protocols.mqtt.packets import V5, V311, Connect, Publish, SubscribeItem
 from protocols.mqtt.properties import Property
 from protocols.stored_names import subject_of
