@@ -29,6 +29,7 @@ final class Popping {
         suite.cases.put("pop.filters", Popping::filters);
         suite.cases.put("pop.waits", Popping::waits);
         suite.cases.put("pop.fifo", Popping::fifo);
+        suite.cases.put("pop.fifo-run", Popping::fifoRun);
         suite.cases.put("pop.fifo-attempt-id", Popping::attemptId);
         suite.restarts.put("restart.pop", Popping::restart);
     }
@@ -277,6 +278,26 @@ final class Popping {
             popper.ack(next);
         }
         Site.equal(List.of("f001", "f002", "f003"), rest, "in order");
+    }
+
+    /** Several of a queue in one answer, and none after them before all are done. */
+    private static void fifoRun(Site site) throws Exception {
+        String topic = site.topic("pop.run", 1);
+        for (String body : Site.bodies("r", 6)) {
+            site.send(topic, "", List.of(body));
+        }
+        Popper popper = new Popper(site, topic, "pop.run");
+        popper.isOrderly = true;
+        List<MessageExt> run = popper.take(-1, 4);
+        Site.equal(Site.bodies("r", 4), Site.texts(run), "in order");
+        for (MessageExt message : run.subList(0, 3)) {
+            popper.ack(message);
+        }
+        popper.pollMs = 500;
+        Site.equal(List.of(), popper.now(), "blocked");
+        popper.pollMs = 3000;
+        popper.ack(run.get(3));
+        Site.equal(List.of("r004", "r005"), Site.texts(popper.take(-1, 2)), "the rest");
     }
 
     /** A pop asked again under its attempt id gets the same messages. */
