@@ -53,18 +53,15 @@ class Catalog:
         return self._parts.settings.table(table)
 
     def commit_offsets(self, offsets: Offsets, now: Now) -> Pending[None]:
-        """Consumer offsets of RocketMQ groups that read by offset; one that popped before goes on
-        there when it pops again."""
+        """Consumer offsets of RocketMQ groups that read by offset. What lies below is done for
+        one that also pops (it did before, or some members come in by another door)."""
         self._core.at(now)
         self._parts.offsets.commit(offsets)
         for name, topic, queue_id, offset in offsets:
             group = self._parts.groups.find(f"{POPS}{name}/{topic}")
             queue = self._core.queues.find_message_queue(topic, queue_id)
             if group is not None and queue is not None:
-                places = self._deliveries.books.places(group, queue)
-                at = min(offset, queue.next)
-                if places is not None and places[0] != at:
-                    self._deliveries.books.seek(group, {(topic, queue_id): at})
+                self._deliveries.books.advance(group, queue, min(offset, queue.next))
         return self._core.wait(None)
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:

@@ -123,6 +123,24 @@ class Books:
                 self._core.log.state(Kind.DROP, pack(group.number, [], positions))
             self.apply_drop_ready(group.number, [], positions)
 
+    def advance(self, group: Group, queue: Queue, offset: int) -> None:
+        """What lies below *offset* of its queue is done; what is beyond stays as it is."""
+        for read in group.reads.values():
+            if read.queue is not queue or read.stop_at >= 0:
+                continue
+            positions = [
+                position
+                for position, ordinal in group.open.items()
+                if read.covers(ordinal) and queue.offset_from(ordinal) < offset
+            ]
+            if positions or read.at < offset:
+                scans = [(read.serial, offset)]
+                if not group.spec.is_volatile:
+                    self._core.log.state(Kind.DROP, pack(group.number, scans, positions))
+                self.apply_drop_ready(group.number, scans, positions)
+                self._core.woken_groups.add(group.number)
+            return
+
     def seek(self, group: Group, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on at these offsets of message queues (topic, queue id); what was held is void."""
         rows = [

@@ -83,6 +83,22 @@ def test_a_run_comes_together_and_holds_back_the_rest(store: Driver) -> None:
     assert store.engine.ready_count(group) == 0
 
 
+def test_a_commit_ends_what_lies_below(store: Driver) -> None:
+    """Of a group that pops and whose other members read by offset; so after a restart."""
+    group = store.open("rmq/g/t", [READ_T], start="earliest")
+    store.send(*(b"%d" % number for number in range(5)), queue_id=0)
+    held = store.take(group, 2, invisible_ms=60_000)
+    store.engine.catalog.commit_offsets([("g", "t", 0, 1)], store.now)
+    store.drain()
+    assert store.take(group, 1, invisible_ms=60_000)[0].position > held[1].position
+    store.engine.catalog.commit_offsets([("g", "t", 0, 4), ("other", "t", 0, 1)], store.now)
+    store.drain()
+    for _ in range(2):
+        assert store.engine.group_places("rmq/g/t", "t", 0) == (4, 4)
+        store.restart()
+    assert store.bodies(store.take(group, invisible_ms=60_000)) == [b"4"]
+
+
 def test_a_group_may_become_fifo_and_cease_to_be(store: Driver) -> None:
     """Nothing is lost: what waited for its turn is free, what came back waits for its turn."""
     group = store.open("rmq/g/t", [READ_T], is_fifo=True)

@@ -202,8 +202,13 @@ async def test_a_group_goes_on_where_it_stood(client: RemotingClient) -> None:
         await ask(client, RequestCode.ACK_MESSAGE, handle_fields(handle))
     stands = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, where)
     assert stands.fields["offset"] == "6"
-    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**where, "commitOffset": "8"})
-    assert [handle.queue_offset for handle in await popped()] == [8]
+    await send(client, b"x", queue_id=0)
+    for offset, stands_at in (("8", "8"), ("2", "8"), ("9", "9")):
+        commit = {**where, "commitOffset": offset}
+        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+        stands = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, where)
+        assert stands.fields["offset"] == stands_at
+    assert [handle.queue_offset for handle in await popped()] == [9]
 
 
 async def test_a_message_popped_too_often_dies(client: RemotingClient) -> None:
