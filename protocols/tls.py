@@ -102,6 +102,10 @@ def certificate_of(tls: object) -> ClientCertificate:
     )
 
 
+NO_RECORD: Final = frozenset(("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER"))
+"""OpenSSL's reasons for bytes that are no TLS: it has no alert for them."""
+
+
 class TellingObject(ssl.SSLObject):
     """
     Lets the peer know why its handshake failed.
@@ -121,6 +125,8 @@ class TellingObject(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
+            if error.reason in NO_RECORD:
+                raise
             self._failure = error
             raise ssl.SSLWantReadError from error
 

@@ -166,12 +166,12 @@ async def test_the_identity_is_the_name_asked_for(
 
 
 async def test_a_failed_handshake_leaves_nothing_behind(authority: Authority) -> None:
-    """It is counted, and the listener knows no client."""
+    """Who speaks no TLS is closed at once; it is counted, and the listener knows no client."""
     server = authority.issue("server", ("CN", "localhost"))
     async with site(tls={"cert": server.cert, "key": server.key}) as made:
         reader, writer = await asyncio.open_connection(*made.address)
         writer.write(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
-        await reader.read()
+        assert await reader.read() == b""
         writer.close()
         assert made.services.metrics.value("connections_failed") == 1
         assert made.services.metrics.gauges["mqtt_connections"]() == 0
