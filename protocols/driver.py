@@ -103,6 +103,9 @@ class Flushes:
 
 READ_BYTES: Final = 256 << 10
 
+BURST_BYTES: Final = 128 << 10
+"""A peer that has so much to say at once has more: others, and what was made of it, go first."""
+
 _spaces: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 """Where connections of a loop read what is copied at once."""
 
@@ -206,6 +209,9 @@ class Driver(Generic[E]):
         if events:
             self._handle(self, events)
         self._after()
+        if len(data) >= BURST_BYTES and self.transport is not None:
+            self.transport.pause_reading()  # the loop would read on until there is no more
+            self._loop.call_soon(self._set_reading)
 
     def eof_received(self) -> bool:
         return False  # a peer that stops sending has left: none of our protocols half-closes

@@ -2,9 +2,9 @@
 Sends to one store: runs in, numbered SEND frames out (rules 3 and 11 of the store's page).
 
 Sans-I/O: ``flush`` hands frames to *write*, answers come in by ``answered`` and ``refused``.
-At most three frames are in flight, and one where there is little to send; each carries everything
-that arrived meanwhile, so batches adjust themselves and an idle store adds no latency. A frame
-whose answer was lost is *unsettled* until the store was asked what became of it.
+One frame is in flight where there is little to send, three as a rule, more while all are full. Each
+carries everything that arrived meanwhile, so batches adjust themselves and an idle store adds no
+latency. A frame whose answer was lost is *unsettled* until the store was asked what became of it.
 """
 
 from collections import deque
@@ -23,8 +23,15 @@ from protocols.remoting.records import encode_properties
 from protocols.remoting.sending import ITEM, NO_ONCE_KEY, ItemFlag, decode_send_answer, encode_send
 from protocols.rows import Rows
 
-FRAMES_IN_FLIGHT_MAX: Final = 3
-"""One is on its way there, one at the disk, one on its way back; with two, a twentieth less."""
+FRAMES_IN_FLIGHT_MAX: Final = 16
+"""Of full ones: a store that has run three waits for the disk, and then for the next three."""
+
+FRAMES_AHEAD: Final = 3
+"""Of others: one is on its way there, one at the disk, one on its way back; with two, a twentieth
+less."""
+
+IN_FLIGHT_BYTES_MAX: Final = 3 * FRAME_BYTES_MAX
+"""From there on as many as of others."""
 
 FRAME_COUNT_MIN: Final = 64
 """Fewer messages wait for the answer of the frame that is under way: a frame and its commit cost
@@ -37,7 +44,7 @@ CLEARS_RETAINED: Final = int(ItemFlag.CLEARS_RETAINED)
 DELAYED: Final = int(ItemFlag.DELAYED)
 HALF: Final = int(ItemFlag.HALF)
 PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
-PENDING_COUNT_HIGH: Final = 16_384
+PENDING_COUNT_HIGH: Final = 8192
 """Messages waiting for a frame above which publishers are to stop (and half of it: go on)."""
 
 PENDING_BYTES_HIGH: Final = 16 << 20
@@ -48,7 +55,7 @@ RECORD_BYTES_EXTRA: Final = 1024
 class Frame:
     """One SEND frame on the wire."""
 
-    __slots__ = ("count", "epoch", "number", "runs", "sent_at")
+    __slots__ = ("count", "epoch", "number", "runs", "sent_at", "size")
 
     def __init__(self, number: int, epoch: int, sent_at: float) -> None:
         self.number = number
@@ -58,6 +65,8 @@ class Frame:
         """Each run with the index of its first item."""
 
         self.count = 0
+        self.size = 0
+        """Bytes of its body."""
 
     def take_runs(self) -> list[Run]:
         """Give up the runs: whoever asks is now responsible for them."""
@@ -118,9 +127,20 @@ class FrameSender:
         )
 
     @property
-    def _is_little(self) -> bool:
-        """Not worth a frame of its own while another is under way."""
-        return self.pending_count < FRAME_COUNT_MIN and self.pending_bytes < FRAME_BYTES_MIN
+    def _is_worth_a_frame(self) -> bool:
+        """What waits may leave; if not, the answer that is due flushes again."""
+        in_flight = self._in_flight
+        if len(in_flight) >= FRAMES_AHEAD:
+            return (
+                self.pending_count >= FRAME_ITEMS_MAX
+                and len(in_flight) < FRAMES_IN_FLIGHT_MAX
+                and sum([frame.size for frame in in_flight.values()]) < IN_FLIGHT_BYTES_MAX
+            )
+        return (
+            not in_flight
+            or self.pending_count >= FRAME_COUNT_MIN
+            or self.pending_bytes >= FRAME_BYTES_MIN
+        )
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
@@ -166,14 +186,13 @@ class FrameSender:
 
     def flush(self, *, now: float, wall_ms: int) -> None:
         """Write frames while there is something to write and a free slot."""
-        while self._pending and self.is_open and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
-            if self._in_flight and self._is_little:
-                break  # the answer that is due flushes again
+        while self._pending and self.is_open and self._is_worth_a_frame:
             frame = Frame(self._next_number, self._epoch, now)
             body = self._build(frame, wall_ms)
             if not frame.count:
                 continue  # nothing of it fitted a record: all refused
             self._next_number += 1
+            frame.size = len(body)
             self._in_flight[frame.number] = frame
             self._write(frame, body)
 

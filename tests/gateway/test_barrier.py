@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_IN_FLIGHT_MAX
+from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_AHEAD
 from gateway.clusters.tidegate import TidegateLink
 from protocols.canonical import QueueKind, QueueRef
 from protocols.directory import Subscription
@@ -92,7 +92,7 @@ async def test_with_all_frame_slots_full(stores: StoreCluster) -> None:
         link.connection.data.peer.pause()  # answers stay unread: the slots stay taken
         sends = []
         body = bytes(FRAME_BYTES_MIN)  # waits for no other frame's answer
-        for index in range(FRAMES_IN_FLIGHT_MAX):
+        for index in range(FRAMES_AHEAD):
             sends.append(
                 asyncio.ensure_future(b.pipeline.send(sender, messages("u/1", body, order_key="p")))
             )
@@ -113,7 +113,7 @@ async def test_with_all_frame_slots_full(stores: StoreCluster) -> None:
         await turns()
         link.connection.data.peer.resume()
         results = await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S)
-        assert [found[0].code for found in results] == [Code.OK] * (FRAMES_IN_FLIGHT_MAX + 2)
+        assert [found[0].code for found in results] == [Code.OK] * (FRAMES_AHEAD + 2)
         found = await sink.wait(2)
         assert [delivery.message.body for delivery in found] == [b"before", b"after"]
         await stream.close(drop_group=True)

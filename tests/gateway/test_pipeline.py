@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_IN_FLIGHT_MAX
+from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_AHEAD
 from gateway.config import GatewayConfig
 from gateway.matching import encode_row, row_key
 from gateway.policy import Policy
@@ -128,7 +128,7 @@ async def test_posts_of_a_tick_leave_in_one_frame(world: World) -> None:
 
 async def test_few_frames_in_flight_at_most(world: World) -> None:
     """A further frame waits and takes everything that came meanwhile."""
-    full = FRAMES_IN_FLIGHT_MAX
+    full = FRAMES_AHEAD
     world.a.is_holding = world.b.is_holding = True
     sender = call("ordered")
     tasks = []
@@ -238,20 +238,20 @@ async def test_unframed_messages_follow_a_new_table(world: World) -> None:
     world.a.is_holding = world.b.is_holding = True
     sender = call("p")
     sends = []
-    for index in range(FRAMES_IN_FLIGHT_MAX + 1):
+    for index in range(FRAMES_AHEAD + 1):
         sends.append(
             asyncio.ensure_future(
                 world.core.pipeline.send(sender, messages("t/1", large(index), order_key="k"))
             )
         )
-        if index < FRAMES_IN_FLIGHT_MAX:  # a frame of its own
+        if index < FRAMES_AHEAD:  # a frame of its own
             await until(lambda count=index + 1: len(world.a.held) + len(world.b.held) == count)
     await turns()  # posted and flushed: the last has no slot
     subscribe(world, "t/+")
     for store in (world.a, world.b):
         store.release()
     await asyncio.gather(*sends)
-    framed = [()] * FRAMES_IN_FLIGHT_MAX
+    framed = [()] * FRAMES_AHEAD
     assert [keys for _, keys, _ in world.stored()] == [*framed, (filter_key("t/+"),)]
 
 
@@ -295,10 +295,10 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     head = Head(subject="t/1", broker="a")
     sender = call()
     sends = []
-    for index in range(FRAMES_IN_FLIGHT_MAX + 1):
+    for index in range(FRAMES_AHEAD + 1):
         message = Message(head, large(index))
         sends.append(asyncio.ensure_future(world.core.pipeline.send(sender, [message])))
-        if index < FRAMES_IN_FLIGHT_MAX:  # a frame of its own
+        if index < FRAMES_AHEAD:  # a frame of its own
             await until(lambda count=index + 1: world.a.lost_count == count)
     await turns()
     world.a.loses_frames = False
@@ -316,8 +316,8 @@ async def test_a_connection_lost_while_settling_loses_nothing(
     world.a.drop()
     for results in await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S):
         assert results[0].code == Code.OK
-    assert len(asked) == FRAMES_IN_FLIGHT_MAX + 1, "each frame once, the second again"
-    sent = [large(index) for index in range(FRAMES_IN_FLIGHT_MAX + 1)]
+    assert len(asked) == FRAMES_AHEAD + 1, "each frame once, the second again"
+    sent = [large(index) for index in range(FRAMES_AHEAD + 1)]
     assert [body for _, _, body in world.a.stored()] == sent
 
 
@@ -404,14 +404,14 @@ async def test_back_pressure(world: World) -> None:
     sender = call()
     head = Head(subject="x", broker="a")
     done: list[SendResults] = []
-    for _ in range(20):
+    for _ in range(32):
         world.core.pipeline.post(sender, [Message(head, b"1")] * 1024, done.append)
         await asyncio.sleep(0)
     await until(lambda: world.core.pipeline.is_congested(sender))
     resumed: list[int] = []
     world.core.pipeline.when_clear(lambda: resumed.append(1))
     world.a.release()
-    await until(lambda: len(done) == 20)
+    await until(lambda: len(done) == 32)
     assert resumed == [1]
     assert not world.core.pipeline.is_congested(sender)
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from gateway.addressing import Addressing
 from gateway.clusters.batches import Batch, Copy, Run, are_plain
-from gateway.clusters.frames import FRAME_COUNT_MIN, Frame, FrameSender
+from gateway.clusters.frames import (
+    FRAME_COUNT_MIN,
+    FRAMES_AHEAD,
+    FRAMES_IN_FLIGHT_MAX,
+    IN_FLIGHT_BYTES_MAX,
+    Frame,
+    FrameSender,
+)
 from gateway.mapping import is_reserved, is_system_topic, qualified, without_reserved
 from gateway.matching import MatchingTable, encode_row, row_key
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
@@ -16,6 +23,7 @@ from protocols.directory import Record, Subscription
 from protocols.errors import Code
 from protocols.message_runs import MessageRun
 from protocols.remoting import sending
+from protocols.remoting.private import FRAME_BYTES_MAX
 from protocols.remoting.records import MessageIds, decode_record, split_records
 from protocols.remoting.templates import RecordTemplate
 from protocols.subjects import matches
@@ -118,6 +126,20 @@ def test_little_waits_for_the_frame_that_is_under_way() -> None:
     sender.frames.refused(2, Code.HA_NOT_AVAILABLE, "fenced")
     sender.flush()
     assert [len(sent.items) for _, sent in sender.written] == [1, 2 + FRAME_COUNT_MIN, 1]
+
+
+def test_full_frames_follow_before_the_first_is_answered() -> None:
+    """Up to so many, and so many bytes; what fills none waits for an answer."""
+    sender = Sender()
+    sender.submit(MessageRun(HEAD, [b"1"] * 1024 * (FRAMES_IN_FLIGHT_MAX + 1)))
+    assert [len(sent.items) for _, sent in sender.written] == [1024] * FRAMES_IN_FLIGHT_MAX
+    sender = Sender()
+    sender.submit(MessageRun(HEAD, [b"1"] * (1024 * FRAMES_AHEAD + 1023)))
+    assert len(sender.written) == FRAMES_AHEAD
+    sender = Sender()
+    sender.submit(MessageRun(HEAD, [b"1" * 3000] * 1024 * FRAMES_IN_FLIGHT_MAX))
+    in_flight = [len(sent.records) for _, sent in sender.written]
+    assert IN_FLIGHT_BYTES_MAX <= sum(in_flight) < IN_FLIGHT_BYTES_MAX + FRAME_BYTES_MAX
 
 
 def test_a_frame_refused_as_a_whole_refuses_its_messages() -> None:

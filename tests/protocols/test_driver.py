@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from protocols.driver import Driver
+from protocols.driver import BURST_BYTES, Driver
 
 
 class Line:
@@ -33,6 +33,7 @@ class Wire(asyncio.Transport):
     def __init__(self, *, is_gone: bool = False) -> None:
         super().__init__()
         self.is_gone = is_gone
+        self.is_reading = True
         self.writes: list[bytes] = []
         self.closed_count = 0
 
@@ -55,8 +56,11 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
     def resume_reading(self) -> None:
-        pass
+        self.is_reading = True
 
 
 def driver_of(line: Line, wire: Wire) -> Driver[bytes]:
@@ -74,6 +78,22 @@ async def test_a_peer_that_has_gone_needs_no_last_words() -> None:
     line.out, line.is_closing = b"because", True
     driver.flush()
     assert (wire.writes, wire.closed_count) == ([b"because"], 1)
+
+
+async def test_a_peer_with_much_to_say_is_read_in_turns() -> None:
+    """It has its next turn when others had theirs, unless its owner does not want it read."""
+    line, wire = Line(), Wire()
+    driver = driver_of(line, wire)
+    driver.data_received(b"x" * (BURST_BYTES - 1))
+    assert wire.is_reading
+    driver.data_received(b"x" * BURST_BYTES)
+    assert not wire.is_reading
+    await asyncio.sleep(0)
+    assert wire.is_reading
+    driver.pause_reading()
+    driver.data_received(b"x" * BURST_BYTES)
+    await asyncio.sleep(0)
+    assert not wire.is_reading
 
 
 async def test_one_write_a_tick_for_each_connection() -> None:
