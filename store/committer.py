@@ -179,7 +179,7 @@ class Committer:
         """When the kernel was given its batch."""
 
         self._waiting: deque[WriteBatch] = deque()
-        """Next after the kernel's; at most ``OUT_MAX - 1``."""
+        """Next after the one that is being written; at most ``OUT_MAX - 1``."""
 
         self._in_thread = 0
         """Batches handed to the thread."""
@@ -217,15 +217,15 @@ class Committer:
         self.out_count += 1
         if self._may_stay(batch) and not (is_loop_wanted and self._kernel is not None):
             self._commit_in_place(batch)
-        elif self._kernel is not None and self._kernel.batch is not None:
+        elif self._kernel is not None and (self._kernel.batch is not None or self._in_thread):
             self._waiting.append(batch)
         else:
             return self._begin(batch)
         return False
 
     def _begin(self, batch: WriteBatch) -> bool:
-        """By the kernel, unless the thread is at it or it must be."""
-        if self._kernel is not None and not self._in_thread:
+        """By the kernel, unless it must be the thread."""
+        if self._kernel is not None:
             self._started = clock.monotonic()
             with suppress(OSError):  # the thread meets the same error, and tells it
                 if self._kernel.begin(batch):
@@ -246,13 +246,17 @@ class Committer:
         if written is None:
             return
         batch, is_durable = written
-        if not is_durable:
+        if is_durable:
+            self._go_on()
+            self._on_done(batch, clock.monotonic() - self._started)
+        else:
             self._in_thread += 1
             self._queue.put(batch)
+
+    def _go_on(self) -> None:
+        """The disk is free; what waits goes first, so that it is not idle meanwhile."""
         if self._waiting:
             self._begin(self._waiting.popleft())
-        if is_durable:
-            self._on_done(batch, clock.monotonic() - self._started)
 
     async def close(self) -> None:
         """Finish what was handed in, then end the thread."""
@@ -285,6 +289,7 @@ class Committer:
 
     def _on_thread_done(self, batch: WriteBatch, seconds: float) -> None:
         self._in_thread -= 1
+        self._go_on()
         self._on_done(batch, seconds)
 
     def _on_done(self, batch: WriteBatch, seconds: float) -> None:

@@ -88,10 +88,9 @@ class Lifecycle:
         self._forget_volatile_queues()
         self._parts.leases.rebuild(now)
         self._deliveries.rearm(now)
-        batch = log.take_writes()
-        assert batch is not None
-        batch.execute(self._core.disk)
-        log.confirm(batch.position)
+        while (batch := log.take_writes()) is not None:
+            batch.execute(self._core.disk)
+            log.confirm(batch.position)
         self._room.look()
         return report
 

@@ -55,7 +55,7 @@ class RemotingConnection:
         self._frame_bytes_max = frame_bytes_max
         self._idle_s_max = idle_s_max
         self._incoming = bytearray()
-        self._frame: bytearray | None = None
+        self._frame: memoryview | None = None
         """Memory of a large frame that is read in place."""
 
         self._filled = 0
@@ -83,7 +83,7 @@ class RemotingConnection:
         """
         frame = self._frame or self._begin_frame()
         if frame is not None:
-            return memoryview(frame)[self._filled :]
+            return frame[self._filled :]
         return memoryview(self._start) if self._expected_bytes and not self._incoming else None
 
     def filled(self, count: int, *, now: float) -> Sequence[Event]:
@@ -97,19 +97,21 @@ class RemotingConnection:
         self._frame = None
         return self._events(now, frame)
 
-    def _begin_frame(self) -> bytearray | None:
+    def _begin_frame(self) -> memoryview | None:
         """Memory for the large frame that has begun; None: another one, or none."""
         here = self._incoming
         size = size_in_place(here, len(here), frame_bytes_max=self._frame_bytes_max)
         if not 0 < size <= GROWTH_MAX * max(len(here), self._expected_bytes):
             return None
-        self._frame = frame = bytearray(size)
+        from protocols.remoting.matrix import new_memory  # numpy: only where large frames come
+
+        self._frame = frame = new_memory(size)
         frame[: len(here)] = here
         self._filled = len(here)
         self._incoming = bytearray()
         return frame
 
-    def _events(self, now: float, frame: bytearray | None = None) -> Sequence[Event]:
+    def _events(self, now: float, frame: memoryview | None = None) -> Sequence[Event]:
         """All that is whole: *frame*, then what is in the buffer."""
         events: list[Event] = []
         try:
@@ -162,7 +164,7 @@ class RemotingConnection:
         del buffer[size:]
         return (self._in_place(buffer),)
 
-    def _in_place(self, frame: bytearray) -> RemotingCommand:
+    def _in_place(self, frame: bytearray | memoryview) -> RemotingCommand:
         """Its command. The next one may be a little larger."""
         self._expected_bytes = len(frame)
         return command_in_place(frame)

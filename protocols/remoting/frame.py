@@ -150,7 +150,7 @@ def size_in_place(buffer: bytearray, have: int, *, frame_bytes_max: int = FRAME_
     return n + 4 if is_send else 0
 
 
-def command_in_place(frame: bytearray) -> RemotingCommand:
+def command_in_place(frame: bytearray | memoryview) -> RemotingCommand:
     """
     The command of one whole frame; its body is *frame*'s own memory, and may be changed.
 

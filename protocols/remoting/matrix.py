@@ -13,6 +13,12 @@ np: Final[Any] = numpy
 Matrix = Any
 """A numpy array."""
 
+
+def new_memory(size: int) -> memoryview:
+    """*size* bytes to be written over: clearing hundreds of kilobytes takes as long as a copy."""
+    return memoryview(bytearray(size) if np is None else np.empty(size, np.uint8))
+
+
 MATRIX_ITEMS_MIN: Final = 128
 """Items from which columns of numpy are faster than Python's (measured: about 100)."""
 

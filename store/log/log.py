@@ -34,6 +34,9 @@ from store.log.spares import PrepareSegment, Spares, Upkeep
 STATE_BLOCK_BYTES_MAX: Final = 1 << 20
 """A buffered state block is sealed when it has grown to this."""
 
+BATCH_BYTES_MAX: Final = (2 << 20) - 4096
+"""Blocks behind so many bytes are of the next batch: what one write without a copy holds."""
+
 WARM_SEGMENTS: Final = 2
 """Sealed segments whose pages stay in memory for readers that lag a little."""
 
@@ -228,16 +231,19 @@ class Log:
         batch = WriteBatch(self.config.segment_bytes)
         part: WritePart | None = None
         for segment, position, buffers in self._blocks:
+            size = sum([len(buffer) for buffer in buffers])
+            if part is not None and batch.byte_count + size > BATCH_BYTES_MAX:
+                break
             if part is None or part.segment is not segment:
                 begins = segment.number in self._to_begin
                 self._to_begin.discard(segment.number)
                 part = WritePart(segment, segment.file_offset(position), begins=begins)
                 batch.parts.append(part)
             part.buffers += buffers
-        batch.block_count = len(self._blocks)
-        batch.position = self.end
-        batch.byte_count = sum([len(b) for part in batch.parts for b in part.buffers])
-        self._blocks = []
+            batch.block_count += 1
+            batch.byte_count += size
+            batch.position = position + size
+        del self._blocks[: batch.block_count]
         return batch
 
     def confirm(self, position: int) -> list[Pending[Any]]:

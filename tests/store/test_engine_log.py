@@ -89,6 +89,27 @@ def test_a_full_disk_is_a_failed_write(store: Driver) -> None:
         batch.execute(store.disk)
 
 
+# ── batches ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_much_that_waits_is_written_in_several_batches(store: Driver) -> None:
+    """Each confirms what it holds, and no more."""
+    bodies = [b"x" * 900_000, b"y" * 900_000, b"z" * 900_000, b"s"]
+    waiting = [
+        store.engine.send("gw", make_frame(1, number, [body]), store.now)
+        for number, body in enumerate(bodies, 1)
+    ]
+    done = []
+    while (batch := store.engine.take_writes()) is not None:
+        batch.execute(store.disk)
+        store.engine.confirm(batch)
+        done.append((batch.block_count, [pending.is_done for pending in waiting].count(True)))
+    assert done == [(2, 2), (2, 4)]
+    assert store.engine.confirmed == store.engine.end
+    store.restart()
+    assert stored(store) == bodies
+
+
 # ── torn and rotten ─────────────────────────────────────────────────────────────────────
 
 

@@ -153,12 +153,24 @@ def kernel_or_skip(disk: RealDisk) -> KernelCommits:
         pytest.skip(f"no writes by the kernel here: {error}")
 
 
+class Counting(KernelCommits):
+    """Knows how many batches it took."""
+
+    begun_count = 0
+
+    def begin(self, batch: WriteBatch) -> bool:
+        is_begun = super().begin(batch)
+        self.begun_count += is_begun
+        return is_begun
+
+
 async def test_kernel_and_thread_write_one_log_in_order(disk: RealDisk) -> None:
-    """What is not one piece of one segment goes to the thread; each page keeps what it had."""
-    blocks = Blocks(disk)
-    run = Run(disk, kernel=kernel_or_skip(disk))
+    """Only what is not one piece of one segment goes to the thread; each page keeps what it had."""
+    kernel_or_skip(disk).close()
+    blocks, kernel = Blocks(disk), Counting(disk)
+    run = Run(disk, kernel=kernel)
     chance = random.Random(8)
-    handed_in: list[object] = []
+    handed_in: list[WriteBatch] = []
     for _ in range(60):
         parts = 2 if chance.random() < 0.2 else 1
         batch = blocks.batch(chance.choice((1, 300, 4096, 60_000)), parts)
@@ -168,6 +180,7 @@ async def test_kernel_and_thread_write_one_log_in_order(disk: RealDisk) -> None:
         handed_in.append(batch)
     await run.until_done(len(handed_in))
     assert run.done == handed_in
+    assert kernel.begun_count == len([batch for batch in handed_in if len(batch.parts) == 1])
     assert (run.committer.out_count, run.errors) == (0, [])
     await run.committer.close()
     assert blocks.are_there()
