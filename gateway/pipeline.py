@@ -262,6 +262,11 @@ class GatewayPipeline:
             except RouteUnknown as unknown:
                 self._wait_for_route(unknown, batch)
                 return False
+            except Exception:
+                batch.next_index = stop
+                batch.remaining += stop - start
+                self._fault(batch, start, stop)
+                continue
             end = stop
             if decision.buckets:
                 stop = self._piece(batch, decision, start, stop)
@@ -308,11 +313,20 @@ class GatewayPipeline:
         except Refused as error:
             batch.fail(start, stop, error.code, error.hint)
             return
+        except Exception:
+            self._fault(batch, start, stop)
+            return
         batch.remaining += count * (len(copies) - 1)
         for copy in copies:
             copy.link.submit(Run(batch, start, stop, copy))
         if decision.mirrors:
             self.mirrors.copy(batch, start, stop, decision)
+
+    @staticmethod
+    def _fault(batch: Batch, start: int, stop: int) -> None:
+        """What failed of ours costs these messages; those of others in the same tick go on."""
+        logger.exception("a publish of %s failed", batch.call.client_id)
+        batch.fail(start, stop, Code.INTERNAL_ERROR, "internal error, see the log")
 
     def _split_large(self, batch: Batch, start: int, stop: int, decision: Decision) -> bool:
         """Refuse bodies over the limit alone; False: there are none among these."""

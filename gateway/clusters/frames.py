@@ -7,6 +7,7 @@ carries everything that arrived meanwhile, so batches adjust themselves and an i
 latency. A frame whose answer was lost is *unsettled* until the store was asked what became of it.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -22,6 +23,8 @@ from protocols.remoting.record_rows import plain_rows
 from protocols.remoting.records import encode_properties
 from protocols.remoting.sending import ITEM, NO_ONCE_KEY, ItemFlag, decode_send_answer, encode_send
 from protocols.rows import Rows
+
+logger = logging.getLogger("tidegate.clusters")
 
 FRAMES_IN_FLIGHT_MAX: Final = 16
 """Of full ones: a store that has run three waits for the disk, and then for the next three."""
@@ -219,7 +222,7 @@ class FrameSender:
                 self._count(part, -1)
             if count and part is run:
                 self._pending.popleft()
-            elif not self._drop_unfit(run, count):
+            elif not self._drop_unfit(run, wall_ms):
                 break  # the frame is full
         if not self._pending:
             self.pending_count = self.pending_bytes = 0  # shares of bytes are rounded
@@ -292,65 +295,45 @@ class FrameSender:
         wall_ms: int,
     ) -> int:
         """Encode messages of *run* until the frame is full; bytes added. *item_count*: before."""
-        copy, batch = run.copy, run.batch
-        messages, ids = batch.messages, batch.ids
-        add, pack, queue_id, order = copy.template.add, ITEM.pack, copy.queue_id, copy.order_hash
+        messages, ids = run.batch.messages, run.batch.ids
         before = size
         for index in range(run.start, min(run.stop, run.start + FRAME_ITEMS_MAX - item_count)):
             message = messages[index]
-            body = message.body
+            body, mark = message.body, len(pieces)
             if size and size + len(body) + RECORD_BYTES_EXTRA > FRAME_BYTES_MAX:
                 break
-            flags, once_key, extra = copy.flags, NO_ONCE_KEY, b""
             try:
-                if (
-                    message.properties
-                    or message.keys
-                    or message.expires_at_ms
-                    or message.deliver_at_ms
-                    or message.producer_group
-                ):
-                    extra = encode_extra(message)
-                    flags |= held_flags(message)
-                length = add(
-                    pieces,
-                    body,
-                    ids[index],
-                    queue_id,
-                    message.born_ms or wall_ms,
-                    extra,
-                    packing_of(message),
-                    message.flag,
+                length, item = _encode_item(
+                    run.copy, message, body, ids[index], set_index, pieces, wall_ms
                 )
-            except Refused:
+            except Exception:
+                del pieces[mark:]
                 break  # ``_drop_unfit`` answers it
-            if message.once_key:
-                once_key = once_hash(message.once_key)
-                if copy.ordinal:
-                    once_key = copy_key(once_key, copy.ordinal)
-                flags |= HAS_ONCE_KEY
-            if not body and flags & RETAIN:
-                flags |= CLEARS_RETAINED
             size += length
-            items.append(pack(length, set_index, flags, order, message.expires_at_ms, once_key))
+            items.append(item)
         return size - before
 
-    def _drop_unfit(self, run: Run, count: int) -> bool:
+    def _drop_unfit(self, run: Run, wall_ms: int) -> bool:
         """Refuse the message at which encoding stopped if no frame will ever hold it."""
         message = run.batch.messages[run.start]
         try:
-            run.copy.template.add(
-                [], b"", run.batch.ids[run.start], 0, 0, encode_extra(message), message.sys_flag
-            )
+            _encode_item(run.copy, message, b"", run.batch.ids[run.start], 0, [], wall_ms)
         except Refused as error:
-            self._count(run, -1)
-            part = run.cut(1)
-            self._count(run, 1)
-            if not run.count:
-                self._pending.popleft()
-            part.fail(error.code, error.hint)
-            return True
-        return False
+            self._refuse_first(run, error.code, error.hint)
+        except Exception:  # a fault of ours costs this message; those behind it go on
+            logger.exception("a message of %s cannot be stored", run.batch.call.client_id)
+            self._refuse_first(run, Code.INTERNAL_ERROR, "internal error, see the log")
+        else:
+            return False
+        return True
+
+    def _refuse_first(self, run: Run, code: Code, hint: str) -> None:
+        self._count(run, -1)
+        part = run.cut(1)
+        self._count(run, 1)
+        if not run.count:
+            self._pending.popleft()
+        part.fail(code, hint)
 
     # ── answers ─────────────────────────────────────────────────────────────────────────
 
@@ -393,6 +376,50 @@ class FrameSender:
         for frame in self.unsettled:
             for run in frame.take_runs():
                 run.fail(code, hint)
+
+
+def _encode_item(
+    copy: Copy,
+    message: Message,
+    body: bytes,
+    message_id: bytes,
+    set_index: int,
+    pieces: list[bytes | memoryview],
+    wall_ms: int,
+) -> tuple[int, bytes]:
+    """
+    Append the pieces of one message's record; (its size in bytes, its item).
+
+    Raises Refused if it fits no record.
+    """
+    flags, once_key, extra = copy.flags, NO_ONCE_KEY, b""
+    if (
+        message.properties
+        or message.keys
+        or message.expires_at_ms
+        or message.deliver_at_ms
+        or message.producer_group
+    ):
+        extra = encode_extra(message)
+        flags |= held_flags(message)
+    size = copy.template.add(
+        pieces,
+        body,
+        message_id,
+        copy.queue_id,
+        message.born_ms or wall_ms,
+        extra,
+        packing_of(message),
+        message.flag,
+    )
+    if message.once_key:
+        once_key = once_hash(message.once_key)
+        if copy.ordinal:
+            once_key = copy_key(once_key, copy.ordinal)
+        flags |= HAS_ONCE_KEY
+    if not body and flags & RETAIN:
+        flags |= CLEARS_RETAINED
+    return size, ITEM.pack(size, set_index, flags, copy.order_hash, message.expires_at_ms, once_key)
 
 
 def _plain_item(copy: Copy, set_index: int, size: int, *, is_empty: bool) -> bytes:

@@ -142,6 +142,24 @@ def test_full_frames_follow_before_the_first_is_answered() -> None:
     assert IN_FLIGHT_BYTES_MAX <= sum(in_flight) < IN_FLIGHT_BYTES_MAX + FRAME_BYTES_MAX
 
 
+def test_a_message_that_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """An adapter let something through: it alone is refused, and the log says why."""
+    sender = Sender()
+    bodies = [b"1", b"2", b"3"]
+    wrong = Message(HEAD, b"2", expires_at_ms=-1)
+    batch = sender.submit([Message(HEAD, b"1", keys="k"), wrong, Message(HEAD, b"3")])
+    ((_, sent),) = sender.written
+    found = [decode_record(record).body for record in split_records(sent.records)]
+    assert found == [bodies[0], bodies[2]]
+    assert {index: failure.code for index, failure in batch.failures.items()} == {
+        1: Code.INTERNAL_ERROR
+    }
+    assert "cannot be stored" in caplog.text
+    sender.answer(1)
+    assert batch.remaining == 0
+    assert sender.frames.pending_count == sender.frames.pending_bytes == 0
+
+
 def test_a_frame_refused_as_a_whole_refuses_its_messages() -> None:
     sender = Sender()
     batch = sender.submit([Message(HEAD, b"1"), Message(HEAD, b"2")])
