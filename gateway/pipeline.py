@@ -269,8 +269,8 @@ class GatewayPipeline:
                 continue
             end = stop
             if decision.buckets:
-                stop = self._piece(batch, decision, start, stop)
-                if (end := self._admitted(batch, decision, start, stop)) < start:
+                stop, end = self._admitted(batch, decision, start, stop)
+                if end < start:
                     return False
             batch.next_index = stop
             if end > start:
@@ -352,26 +352,22 @@ class GatewayPipeline:
 
     # ── throttle ────────────────────────────────────────────────────────────────────────
 
-    def _piece(self, batch: Batch, decision: Decision, start: int, stop: int) -> int:
-        """Up to where they are judged together: who waits sends what there is room for."""
-        if batch.admitted_to > start:
-            return batch.admitted_to
-        if batch.call.protocol not in ONE_BY_ONE:
-            return stop
-        sizes = body_sizes(batch.messages, start, stop)
-        return start + piece(decision.buckets, sizes, clock.monotonic())
-
-    def _admitted(self, batch: Batch, decision: Decision, start: int, stop: int) -> int:
+    def _admitted(self, batch: Batch, decision: Decision, start: int, stop: int) -> tuple[int, int]:
         """
-        Take from the buckets; the messages before the result may go. Less than *start*: wait.
+        Take from the buckets; (end of the messages that were judged, end of those that may go).
 
-        Those behind it are refused. Of what a client sent one by one, the first may go though
-        they came in one read with more than there is room for; a client's own batch is one.
+        The second is less than *start*: wait. Those between the two are refused. Of what a client
+        sent one by one, the first may go though they came in one read with more than there is
+        room for; a client's own batch is one.
         """
-        if batch.admitted_to > start:  # it has waited its time
-            return stop
-        buckets, count, now = decision.buckets, stop - start, clock.monotonic()
+        if batch.admitted_to > start:  # they have waited their time
+            return batch.admitted_to, batch.admitted_to
+        buckets, now = decision.buckets, clock.monotonic()
         sizes = body_sizes(batch.messages, start, stop)
+        if batch.call.protocol in ONE_BY_ONE:
+            del sizes[piece(buckets, sizes, now) :]
+        count = len(sizes)
+        stop = start + count
         verdict = take(buckets, count, sum(sizes), now)
         if verdict.refused_by:
             hint = f"throttle {verdict.refused_by}; retry in {verdict.retry_s:.1f} s"
@@ -379,11 +375,11 @@ class GatewayPipeline:
             batch.remaining += stop - start - count
             batch.fail(start + count, stop, Code.TOO_MANY_REQUESTS, hint)
             if not count:
-                return start
+                return stop, start
             verdict = take(buckets, count, sum(sizes[:count]), now)
         if not verdict.is_taken:
             self._hold(batch, verdict.delay_s)
-            return start - 1
+            return stop, start - 1
         if counts_inflight(buckets):
             done = batch.done
 
@@ -395,8 +391,8 @@ class GatewayPipeline:
         if verdict.delay_s > 0:
             batch.admitted_to = start + count
             self._hold(batch, verdict.delay_s)
-            return start - 1
-        return start + count
+            return stop, start - 1
+        return stop, start + count
 
     def _hold(self, batch: Batch, delay_s: float) -> None:
         """Look at the batch again later; meanwhile its client need not be read."""

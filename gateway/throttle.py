@@ -158,10 +158,13 @@ def fitting(buckets: Sequence[Bucket], sizes: Sequence[int], now: float) -> int:
         if bucket.publish_tokens is not None:
             count = min(count, int(bucket.publish_tokens.left(now)))
         if bucket.bytes_tokens is not None:
-            left = bucket.bytes_tokens.left(now)
-            sums = accumulate(sizes[: max(count, 0)])
-            count = sum(1 for size_bytes in sums if size_bytes <= left)
+            count = _within(bucket.bytes_tokens.left(now), sizes, count)
     return max(count, 0)
+
+
+def _within(room_bytes: float, sizes: Sequence[int], count: int) -> int:
+    """How many of the first *count* have room together."""
+    return sum(1 for sum_bytes in accumulate(sizes[: max(count, 0)]) if sum_bytes <= room_bytes)
 
 
 def piece(buckets: Sequence[Bucket], sizes: Sequence[int], now: float) -> int:
@@ -180,9 +183,7 @@ def piece(buckets: Sequence[Bucket], sizes: Sequence[int], now: float) -> int:
         if bucket.publish_tokens is not None:
             count = min(count, int(bucket.publish_tokens.rate * MOMENT_S))
         if bucket.bytes_tokens is not None:
-            room_bytes = bucket.bytes_tokens.rate * MOMENT_S
-            sums = accumulate(sizes[: max(count, 0)])
-            count = sum(1 for size_bytes in sums if size_bytes <= room_bytes)
+            count = _within(bucket.bytes_tokens.rate * MOMENT_S, sizes, count)
     return max(count, 1)
 
 
