@@ -66,12 +66,13 @@ def require(*programs: str) -> None:
             if os.environ.get("CI"):
                 pytest.fail(f"{program} is not installed")
             pytest.skip(f"{program} is not installed")
-    if not any(JARS.glob("rocketmq-broker-*.jar")):
-        fetch_jars()
+    fetch_jars()
 
 
 def fetch_jars() -> None:
-    """Copy the jars of the pom beside this file into the cache."""
+    """Copy the jars of the pom beside this file into the cache, unless they are there."""
+    if any(JARS.glob("rocketmq-broker-*.jar")):
+        return
     if shutil.which("mvn") is None:
         if os.environ.get("CI"):
             pytest.fail("Maven is not installed and the RocketMQ jars are not cached")
@@ -129,6 +130,7 @@ class ApacheCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
+        fetch_jars()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             if self._has_own_namesrv:
