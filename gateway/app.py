@@ -236,7 +236,7 @@ class Gateway:
             store=config.directory.store,
             instance=self._local.instance if self._local is not None else "",
         )
-        self._pipeline.auto_topics = AutoTopics(
+        self._pipeline.learner.auto_topics = AutoTopics(
             self._directory, lambda: self._policy.addressing.auto_topics_max
         )
         self._members = StoreMembers(self._directory, self._clusters)

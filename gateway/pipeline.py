@@ -17,20 +17,21 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from gateway.autotopics import AutoTopics
-from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes, body_sizes
+from gateway.admission import Admission
+from gateway.backpressure import BackPressure
+from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.decided import Decision
-from gateway.decisions import Decider, RouteUnknown, catch_all
+from gateway.decisions import Decider, RouteUnknown
 from gateway.lateheads import LateHeads
+from gateway.learning import RouteLearner
 from gateway.matching import MatchingTable
 from gateway.mirrors import Mirrors
 from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
 from gateway.resends import Resends
-from gateway.throttle import counts_inflight, fitting, piece, release, take
 from protocols import clock
 from protocols.canonical import (
     Call,
@@ -42,7 +43,7 @@ from protocols.canonical import (
     SendResults,
 )
 from protocols.driver import flusher
-from protocols.errors import Code, GatewayError, Refused
+from protocols.errors import Code, Refused
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
 from protocols.message_runs import MessageRun
 from protocols.remoting.records import MessageIds
@@ -56,19 +57,8 @@ DECISIONS_MAX: Final = 1 << 15
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest body (RocketMQ's ``maxMessageSize``)."""
 
-ONE_BY_ONE: Final = frozenset({"mqtt", "amqp"})
-"""Protocols without batches: what came in one read is no more than messages that came together."""
-
 IDS_AT_ONCE: Final = 1 << 14
 """Message ids taken in one step; their counter has 16 bits."""
-
-MISSING_TOPIC_MS: Final = 1000
-"""How long a topic that was not found is not looked for again."""
-
-OVER_BUDGET_MS: Final = 60_000
-"""How long a topic that the budget did not allow goes to the catch-all before it is asked again."""
-
-CATCH_ALL_QUEUES: Final = 4
 
 WITHDRAWN: Final = "its publisher is gone"
 
@@ -98,6 +88,9 @@ class GatewayPipeline:
         )
         self.receipts = Receipts(clusters, self.decider)
         self.mirrors = Mirrors(clusters, self.decider, self._submit)
+        self.learner = RouteLearner(self.decider, self._resume_all)
+        self._pressure = BackPressure(clusters, self.decider)
+        self._admission = Admission(self._pressure, self._resume_one)
         self._onces = OnceReleases(clusters)
         self.resends = Resends(clusters, self.decider)
         self._loop = asyncio.get_running_loop()
@@ -107,16 +100,8 @@ class GatewayPipeline:
         self._is_flush_due = False
         self._decisions: dict[tuple[Call, Head], Decision] = {}
         self._lanes: dict[Call, Lane] = {}
-        self._learning: dict[tuple[str, str], list[Batch]] = {}
         self._late_heads = LateHeads()
-        self._resumes: list[tuple[Callable[[], None], Call | None]] = []
         self._lane_count_max = LANES_SWEPT_MIN
-        self._is_any_congested = False
-        self._held: dict[Call, int] = {}
-        # calls whose messages a throttle holds back: their clients are not read
-        self.auto_topics: AutoTopics | None = None
-        """Who may say that a publish makes a topic; None: nobody."""
-
         self.message_count = 0
         """Messages that came in, for metrics."""
 
@@ -133,6 +118,7 @@ class GatewayPipeline:
 
     async def close(self) -> None:
         await self._tasks.close()
+        await self.learner.close()
         await self.mirrors.close()
         await self.receipts.close()
         await self._onces.close()
@@ -187,7 +173,7 @@ class GatewayPipeline:
                 lane.parked.append(batch)
         self._flush_links()
         self._flush_now()
-        self._is_any_congested = any(self._congested_links())
+        self._pressure.look()
 
     def _flush_links(self) -> None:
         for cluster in self._clusters.values():
@@ -260,7 +246,7 @@ class GatewayPipeline:
             try:
                 decision = self._decision(batch, start, head, stamp, now_ms)
             except RouteUnknown as unknown:
-                self._wait_for_route(unknown, batch)
+                self.learner.wait(unknown, batch)
                 return False
             except Exception:
                 batch.next_index = stop
@@ -269,8 +255,8 @@ class GatewayPipeline:
                 continue
             end = stop
             if decision.buckets:
-                stop, end = self._admitted(batch, decision, start, stop)
-                if end < start:
+                stop, end, waits = self._admission.admit(batch, decision.buckets, start, stop)
+                if waits:
                     return False
             batch.next_index = stop
             if end > start:
@@ -350,102 +336,6 @@ class GatewayPipeline:
         batch.size_bytes = size_bytes
         return True
 
-    # ── throttle ────────────────────────────────────────────────────────────────────────
-
-    def _admitted(self, batch: Batch, decision: Decision, start: int, stop: int) -> tuple[int, int]:
-        """
-        Take from the buckets; (end of the messages that were judged, end of those that may go).
-
-        The second is less than *start*: wait. Those between the two are refused. Of what a client
-        sent one by one, the first may go though they came in one read with more than there is
-        room for; a client's own batch is one.
-        """
-        if batch.admitted_to > start:  # they have waited their time
-            return batch.admitted_to, batch.admitted_to
-        buckets, now = decision.buckets, clock.monotonic()
-        sizes = body_sizes(batch.messages, start, stop)
-        if batch.call.protocol in ONE_BY_ONE:
-            del sizes[piece(buckets, sizes, now) :]
-        count = len(sizes)
-        stop = start + count
-        verdict = take(buckets, count, sum(sizes), now)
-        if verdict.refused_by:
-            hint = f"throttle {verdict.refused_by}; retry in {verdict.retry_s:.1f} s"
-            count = fitting(buckets, sizes, now) if batch.call.protocol in ONE_BY_ONE else 0
-            batch.remaining += stop - start - count
-            batch.fail(start + count, stop, Code.TOO_MANY_REQUESTS, hint)
-            if not count:
-                return stop, start
-            verdict = take(buckets, count, sum(sizes[:count]), now)
-        if not verdict.is_taken:
-            self._hold(batch, verdict.delay_s)
-            return stop, start - 1
-        if counts_inflight(buckets):
-            done = batch.done
-
-            def released(results: SendResults) -> None:
-                release(buckets, count)
-                done(results)
-
-            batch.done = released
-        if verdict.delay_s > 0:
-            batch.admitted_to = start + count
-            self._hold(batch, verdict.delay_s)
-            return stop, start - 1
-        return stop, start + count
-
-    def _hold(self, batch: Batch, delay_s: float) -> None:
-        """Look at the batch again later; meanwhile its client need not be read."""
-        self._held[batch.call] = self._held.get(batch.call, 0) + 1
-        self._loop.call_later(delay_s, self._let_go, batch)
-
-    def _let_go(self, batch: Batch) -> None:
-        self._held[batch.call] -= 1
-        if not self._held[batch.call]:
-            del self._held[batch.call]
-        self._resume_later(batch)
-        if batch.call not in self._held:
-            self.link_cleared()
-
-    # ── waiting for a route ─────────────────────────────────────────────────────────────
-
-    def _wait_for_route(self, unknown: RouteUnknown, batch: Batch) -> None:
-        """Park the batch; one question serves all who wait for the same topic."""
-        key = (unknown.cluster.name, unknown.topic)
-        waiting = self._learning.get(key)
-        if waiting is not None:
-            waiting.append(batch)
-            return
-        self._learning[key] = [batch]
-        tenant = batch.call.tenant
-        self._tasks.start(self._learn(unknown, tenant), name=f"route {unknown.topic}")
-
-    async def _learn(self, unknown: RouteUnknown, tenant: str) -> None:
-        """Load the route of a topic (or create the catch-all), then go on with who waits."""
-        cluster, topic = unknown.cluster, unknown.topic
-        try:
-            route = await cluster.routes.load(topic)
-            if route is None and unknown.is_automatic:
-                await self._make_automatic(cluster, topic)
-            elif route is None and (unknown.is_named_by_route or topic == catch_all(tenant)):
-                await cluster.create_topic(topic, CATCH_ALL_QUEUES)
-            elif route is None:
-                self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
-        except GatewayError as error:
-            logger.warning("topic %s: %s", topic, error)
-            self.decider.missing(cluster.name, topic, clock.wall_ms() + MISSING_TOPIC_MS)
-        for batch in self._learning.pop((cluster.name, topic)):
-            self._resume(batch)
-        self._flush_links()
-
-    async def _make_automatic(self, cluster: ClusterClient, topic: str) -> None:
-        """A publish wants a topic of its own: make it, or leave it to the catch-all for a while."""
-        budget = self.auto_topics
-        if budget is not None and await budget.allow(cluster.name, topic):
-            await cluster.create_topic(topic, CATCH_ALL_QUEUES)
-        else:
-            self.decider.missing(cluster.name, topic, clock.wall_ms() + OVER_BUDGET_MS)
-
     # ── resends ─────────────────────────────────────────────────────────────────────────
 
     async def _find_first(self, batch: Batch) -> None:
@@ -462,7 +352,7 @@ class GatewayPipeline:
             batch.fail(0, total, error.code, error.hint)
         else:
             self._settle_moved(batch)
-        self._resume_later(batch)
+        self._resume_one(batch)
 
     def _settle_moved(self, batch: Batch) -> None:
         """A message whose store has it is stored, though its topic has moved elsewhere."""
@@ -475,11 +365,17 @@ class GatewayPipeline:
             if refusal is not None and refusal.code == Code.TOPIC_NOT_FOUND:
                 batch.next_index = 1
 
-    def _resume_later(self, batch: Batch) -> None:
-        self._resume(batch)
+    # ── what waited ─────────────────────────────────────────────────────────────────────
+
+    def _resume_all(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            self._go_on(batch)
         self._flush_links()
 
-    def _resume(self, batch: Batch) -> None:
+    def _resume_one(self, batch: Batch) -> None:
+        self._resume_all([batch])
+
+    def _go_on(self, batch: Batch) -> None:
         """Go on with a parked batch and those of its call behind it."""
         lane = batch.lane
         assert lane is not None
@@ -536,37 +432,13 @@ class GatewayPipeline:
     # ── back-pressure ───────────────────────────────────────────────────────────────────
 
     def is_congested(self, call: Call) -> bool:
-        if self._held and call in self._held:
-            return True
-        if not self._is_any_congested:  # looked at once a tick
-            return False
-        store = self.decider.store_of(call)
-        for cluster in self._clusters.values():
-            for link in cluster.links.values():
-                if (not store or link.broker == store) and link.is_congested:
-                    return True
-        return False
+        return self._pressure.is_congested(call)
 
     def when_clear(self, resume: Callable[[], None], call: Call | None = None) -> None:
-        self._resumes.append((resume, call))
-        if call not in self._held and not any(self._congested_links()):
-            self._loop.call_soon(self.link_cleared)
+        self._pressure.when_clear(resume, call)
 
     def link_cleared(self) -> None:
-        """Let those go on who stopped reading."""
-        if self._resumes and not any(self._congested_links()):
-            resumes = self._resumes
-            self._resumes = [waiting for waiting in resumes if waiting[1] in self._held]
-            for resume, call in resumes:
-                if call not in self._held:
-                    resume()
-
-    def _congested_links(self) -> list[bool]:
-        return [
-            link.is_congested
-            for cluster in self._clusters.values()
-            for link in cluster.links.values()
-        ]
+        self._pressure.cleared()
 
     # ── pop, ack ────────────────────────────────────────────────────────────────────────
 

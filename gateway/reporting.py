@@ -28,7 +28,7 @@ def count_core(metrics: Registry, pipeline: GatewayPipeline, presence: GatewayPr
     metrics.gauge(
         "auto_topics",
         "Topics that publishes brought into being.",
-        lambda: len(pipeline.auto_topics) if pipeline.auto_topics is not None else 0,
+        lambda: pipeline.learner.made_count,
     )
     metrics.gauge("lease_epoch", "Epoch of this gateway; 0: no lease.", lambda: presence.epoch)
 

@@ -41,7 +41,7 @@ class World:
             zones={"a": "z-a", "b": "z-b"},
         )
         limit = checked.mqtt.auto_topics
-        self.core.pipeline.auto_topics = AutoTopics(self.core.directory, lambda: limit)
+        self.core.pipeline.learner.auto_topics = AutoTopics(self.core.directory, lambda: limit)
 
     async def connect_b(self, push: Receive) -> RemotingClient:
         if self.is_b_away:
@@ -104,7 +104,7 @@ async def test_publishes_make_topics_within_a_budget(started: Callable[..., Worl
         await world.send(subject)
     assert sorted(world.topics()) == ["mqtt", "one", "one", "two"]
     assert world.a.topics.keys() == {"mqtt", "one", "two"}
-    budget = world.core.pipeline.auto_topics
+    budget = world.core.pipeline.learner.auto_topics
     assert budget is not None
     assert (len(budget), budget.refused_count) == (2, 1)
     assert await budget.allow("default", "one")
