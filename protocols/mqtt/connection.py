@@ -297,6 +297,7 @@ class MqttConnection:
         taken = take_rows(data, position, table, is_v5, self._limits.packet_bytes_max)
         if taken is not None:
             if self._is_overrun_by(len(taken.packet_ids) >> 1):
+                self._run_firsts = b""  # look at each
                 return position
             self.unanswered_count += len(taken.packet_ids) >> 1
             run = MessageRun(taken.head, taken.payloads)
@@ -322,6 +323,7 @@ class MqttConnection:
             learned_at = stop
         if bodies:
             if self._is_overrun_by(len(packet_ids)):
+                self._run_firsts = b""  # look at each
                 return position
             self.unanswered_count += len(packet_ids)
             if len(spans) == 1:
@@ -352,12 +354,9 @@ class MqttConnection:
         return True
 
     def _is_overrun_by(self, count: int) -> bool:
-        """Whether so many more are too many. Its packets are then looked at one by one."""
+        """Whether so many more are too many."""
         unanswered_count = self.unanswered_count + len(self.open_qos2) + count
-        if self.version != V5 or unanswered_count <= self._limits.receive_max:
-            return False
-        self._run_firsts = b""
-        return True
+        return self.version == V5 and unanswered_count > self._limits.receive_max
 
     def _check_size(self, data: bytes, position: int, start: int, end: int) -> None:
         """By the length field, before the body is waited for."""
