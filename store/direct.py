@@ -263,13 +263,8 @@ def read_cached(descriptor: int, part: memoryview, offset: int) -> int:
         return 0
 
 
-def open_direct(path: str) -> int:
-    """A descriptor for reads of whole pages past the page cache. Raises OSError."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | DIRECT)
-
-
 def _read_direct(path: str, part: memoryview, offset: int) -> int:
-    descriptor = open_direct(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | DIRECT)
     try:
         return os.preadv(descriptor, [part], offset)
     finally:

@@ -13,7 +13,7 @@ from mmap import mmap
 from threading import Lock
 from typing import Final, Protocol
 
-from store.direct import DIRECT, DirectReader, DirectWriter, aligned, open_direct, read_cached
+from store.direct import DIRECT, DirectReader, DirectWriter, aligned, read_cached
 from store.direct import Buffer as Buffer
 from store.kernel_queue import PREAD, KernelQueue
 
@@ -22,6 +22,9 @@ IOV_MAX: Final = 1000
 
 OPEN_MAX: Final = 64
 """Files kept open at a time; a log of 64 GiB has 2,000 segments, a process 1,024 descriptors."""
+
+AHEAD_MAX: Final = 8
+"""Files kept open a second time, for reads past the page cache: few are caught up with at once."""
 
 ZERO_BYTES: Final = 256 << 10
 """Written at once: a commit waits for no more than that."""
@@ -108,8 +111,10 @@ class _OpenFile:
 class OpenFiles:
     """Descriptors by name, the least recently used closed first; for several threads."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, flags: int = os.O_RDWR, count_max: int = OPEN_MAX) -> None:
         self._folder = folder
+        self._flags = flags | os.O_CLOEXEC
+        self._count_max = count_max
         self._lock = Lock()
         self._files: dict[str, _OpenFile] = {}
 
@@ -122,7 +127,7 @@ class OpenFiles:
             file = self._files.pop(name, None)
             if file is None:
                 path = os.path.join(self._folder, name)
-                file = _OpenFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                file = _OpenFile(os.open(path, self._flags))
             self._files[name] = file  # now the most recent one
             file.user_count += 1
         try:
@@ -132,7 +137,7 @@ class OpenFiles:
                 file.user_count -= 1
                 if file.is_forgotten and file.user_count == 0:
                     os.close(file.descriptor)
-                if len(self._files) > OPEN_MAX:
+                if len(self._files) > self._count_max:
                     self._close_oldest()
 
     def _close_oldest(self) -> None:
@@ -174,6 +179,7 @@ class RealDisk:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.folder = folder
         self.files = OpenFiles(folder)
+        self._past_cache = OpenFiles(folder, os.O_RDONLY | DIRECT, AHEAD_MAX)
         self._reader = DirectReader(folder)
         self._direct = DirectWriter(folder, self.read)
         self._zeros: mmap | None = None
@@ -288,12 +294,9 @@ class RealDisk:
         with self.files.use(name) as descriptor:
             if read_cached(descriptor, part, offset) == size:
                 return True
-        descriptor = open_direct(os.path.join(self.folder, name))
-        try:
+        with self._past_cache.use(name) as descriptor:  # closed, what was begun goes on
             if not kernel.begin(PREAD, descriptor, buffer, size, offset, number, start):
                 raise OSError(EAGAIN, f"{name}: the kernel takes no more reads")
-        finally:
-            os.close(descriptor)  # what was begun goes on
         return False
 
     def rename(self, old: str, new: str) -> None:
@@ -301,6 +304,7 @@ class RealDisk:
         self._direct.forget(new)
         os.rename(os.path.join(self.folder, old), os.path.join(self.folder, new))
         self.files.rename(old, new)
+        self._past_cache.rename(old, new)
 
     def truncate(self, name: str, size: int) -> None:
         self._direct.forget(name)
@@ -310,6 +314,7 @@ class RealDisk:
     def unlink(self, name: str) -> None:
         self._direct.forget(name)
         self.files.forget(name)
+        self._past_cache.forget(name)
         os.unlink(os.path.join(self.folder, name))
 
     def free_bytes(self) -> int:
@@ -319,3 +324,4 @@ class RealDisk:
     def close(self) -> None:
         self._direct.close()
         self.files.close()
+        self._past_cache.close()

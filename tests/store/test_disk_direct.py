@@ -1,7 +1,9 @@
 """Commits past the page cache: what is read back is what was written, whatever the places."""
 
 import random
+import select
 from errno import EINVAL
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 from store.direct import DIRECT_BYTES, PAGE_BYTES, READ_BYTES_MIN, DirectWriter
 from store.disk import RealDisk
+from store.kernel_queue import KernelQueue
+from tests.support.patience import PATIENCE_S
 
 NAME = "00000001.seg"
 FILE_BYTES = 4 << 20
@@ -115,3 +119,32 @@ def test_whole_pages_are_read_as_they_were_written(
         disk.read(NAME, FILE_BYTES - READ_BYTES_MIN, READ_BYTES_MIN) == data[-READ_BYTES_MIN:-100]
     )
     assert disk.read(NAME, FILE_BYTES, READ_BYTES_MIN) == b""
+
+
+def test_a_read_by_the_kernel_is_of_the_file_that_has_the_name_now(disk: RealDisk) -> None:
+    """Also where an older file of that name was read before: removed, or renamed (recycled)."""
+    try:
+        kernel = KernelQueue(1)
+    except OSError as error:
+        pytest.skip(f"no Linux AIO here: {error}")
+    page = mmap(-1, PAGE_BYTES)
+
+    def begun(name: str) -> bytes:
+        disk.drop_cached(name)
+        if not disk.begin_read(kernel, 1, name, 0, page, 0, PAGE_BYTES):
+            assert select.select([kernel], [], [], PATIENCE_S)[0]
+            assert kernel.take_results() == [(1, PAGE_BYTES)]
+        return page[:3]
+
+    disk.write_through(NAME, 0, [b"one"])
+    assert begun(NAME) == b"one"
+    disk.unlink(NAME)
+    disk.create(NAME, PAGE_BYTES)
+    disk.write_through(NAME, 0, [b"two"])
+    assert begun(NAME) == b"two"
+    disk.rename(NAME, "other")
+    disk.create(NAME, PAGE_BYTES)
+    disk.write_through(NAME, 0, [b"six"])
+    assert (begun("other"), begun(NAME)) == (b"two", b"six")
+    kernel.close()
+    page.close()
