@@ -146,6 +146,9 @@ def other_models() -> dict[str, type[BaseModel]]:
 
 def full_schema() -> dict[str, Any]:
     """JSON Schema of the whole file, the other daemons' blocks included."""
+    from gateway.texts import describe
+
+    describe(GatewayConfig, *other_models().values())
     blocks: dict[str, Any] = {name: (model, model()) for name, model in other_models().items()}
     blocks["spark"] = (dict[str, Any], {})
     whole = create_model("Tidegate", __base__=GatewayConfig, **blocks)

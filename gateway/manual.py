@@ -4,8 +4,6 @@ The page conf/README.md, made from the configuration classes.
 ``python -m gateway.manual`` prints it; a test compares it with what is checked in.
 """
 
-import types
-import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from gateway.config import DEFAULT_LISTENERS, GatewayConfig
+from gateway.texts import describe, models_in
 
 INTRODUCTION = """\
 # Configuration
@@ -39,12 +38,13 @@ configuration classes: `python -m gateway.manual > conf/README.md`.
 
 def manual(models: dict[str, type[BaseModel]]) -> str:
     """The whole page; *models* are the blocks of other daemons by name."""
+    describe(GatewayConfig, *models.values())
     lines = [INTRODUCTION, "## The file", ""]
     lines += _table(GatewayConfig)
     lines += ["", "Default listeners: " + ", ".join(_default_listeners()) + ".", ""]
     seen: set[type[BaseModel]] = set()
     for name, info in GatewayConfig.model_fields.items():
-        for model in _models(info.annotation):
+        for model in models_in(info.annotation):
             lines += _section(name, model, seen)
     for name, model in models.items():
         lines += _section(name, model, seen)
@@ -65,7 +65,7 @@ def _section(name: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> I
     yield from _table(model)
     yield ""
     for field, info in model.model_fields.items():
-        for inner in _models(info.annotation):
+        for inner in models_in(info.annotation):
             yield from _section(f"{name}.{field}", inner, seen)
 
 
@@ -89,16 +89,6 @@ def _default(info: Any) -> str:
 def _default_listeners() -> Iterator[str]:
     for name, (protocol, bind) in DEFAULT_LISTENERS.items():
         yield f"`{name}` ({protocol}, {bind})"
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if isinstance(annotation, types.GenericAlias | types.UnionType) or typing.get_origin(
-        annotation
-    ):
-        return [found for part in typing.get_args(annotation) for found in _models(part)]
-    return []
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 import ipaddress
 import logging
+from typing import TYPE_CHECKING
 
 from namesrv.config import NamesrvConfig
-from namesrv.http import http_pages
 from namesrv.kvconfig import KvTable
 from namesrv.members import MemberFile
 from namesrv.metrics import Metrics
@@ -12,10 +12,12 @@ from namesrv.registry import Registry
 from namesrv.server import NameServerHandler
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
-from protocols.daemon.pages import HttpPages
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.remoting.server import RemotingServer, serve_remoting
+
+if TYPE_CHECKING:
+    from protocols.daemon.pages import HttpPages
 
 logger = logging.getLogger("tidegate.namesrv")
 
@@ -60,6 +62,8 @@ class NameServer:
         )
         self._count(self.handler)
         if config.metrics_bind:
+            from namesrv.http import http_pages
+
             self._http = http_pages(self.metrics.registry, self.handler)
             logger.info("HTTP on %s", self._http.listen(config.metrics_bind))
         self._server = await serve_remoting(

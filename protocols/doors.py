@@ -47,7 +47,7 @@ def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
 class DoorSettings(BaseModel):
     """What every listener on our own sockets can have."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tls: TlsSettings | None = None
     """Absent: plain text."""

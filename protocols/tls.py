@@ -25,9 +25,7 @@ VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 class TlsSettings(BaseModel):
     """TLS of one listener; the files are read again when they change, and at a reload."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, from_attributes=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
     cert: Path
     """Certificate chain, PEM."""

@@ -6,11 +6,10 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
-from protocols.daemon.pages import HttpPages
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.remoting.private import FRAME_BYTES_MAX
@@ -36,6 +35,9 @@ from store.ownership import FolderLock
 from store.prefetching import Prefetcher
 from store.registration import Registration
 from store.server import StoreServer
+
+if TYPE_CHECKING:
+    from protocols.daemon.pages import HttpPages
 
 logger = logging.getLogger("tidegate.store")
 

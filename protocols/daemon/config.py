@@ -58,7 +58,6 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         populate_by_name=True,
         hide_input_in_errors=True,
     )

@@ -12,7 +12,7 @@ COMMON_KEYS: Final = frozenset(("protocol", "enabled", "websocket", "path"))
 """Keys of every listener that say nothing to this one."""
 
 
-class TlsFiles(BaseModel, frozen=True, from_attributes=True, use_attribute_docstrings=True):
+class TlsFiles(BaseModel, frozen=True, from_attributes=True):
     """Where the certificate is."""
 
     cert: Path
@@ -30,7 +30,7 @@ class GrpcConfig(BaseModel):
     One listener of protocol ``grpc``. A gRPC port speaks either TLS or plain text, not both.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bind: str
     """``host:port``; port 0 takes any."""

@@ -57,7 +57,7 @@ def check_mount_point(value: str) -> str:
 class RewriteRule(BaseModel):
     """One entry of ``rewrite:``; the first that matches a name or filter is applied."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: Annotated[str, AfterValidator(_filter)]
     """Names, and filters, that it is for: ``old/+/#``."""

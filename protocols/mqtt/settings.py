@@ -52,7 +52,7 @@ def _filter(value: str) -> str:
 class AutoSubscription(BaseModel):
     """One subscription that clients have without asking."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: Annotated[str, AfterValidator(_filter)]
     """Filter; ``{client_id}``, ``{identity}``, ``{tenant}`` stand for the client's."""
