@@ -240,7 +240,7 @@ class Gateway:
             self._directory, lambda: self._policy.addressing.auto_topics_max
         )
         self._members = StoreMembers(self._directory, self._clusters)
-        self._pipeline.resends.members = self._members
+        self._pipeline.ask(self._members)
         self._weights = Weights(self._directory, self._weights_changed)
         self._streams = Streams(self._clusters, self._pipeline)
         self._bans = Bans(self._directory, self.clients)

@@ -24,6 +24,9 @@ from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.clusters")
 
+Place = tuple[str, str]
+"""Cluster and store."""
+
 PREFIX: Final = "store/"
 
 GONE_S: Final = LINK_KEPT_S
@@ -44,7 +47,7 @@ class StoreMembers:
         self._directory = directory
         self._clusters = clusters
         self._news = asyncio.Event()
-        self._fresh: set[tuple[str, str]] = set()
+        self._fresh: set[Place] = set()
         """Said HELLO, and their rows have not been looked at since."""
 
         self._tasks = Tasks("store-members")
@@ -58,8 +61,8 @@ class StoreMembers:
     async def close(self) -> None:
         await self._tasks.close()
 
-    def known(self) -> set[tuple[str, str]]:
-        """(cluster, store) of every one that is there or may come back."""
+    def known(self) -> set[Place]:
+        """Every one that is there or may come back."""
         oldest_ms = clock.wall_ms() - int(GONE_S * 1000)
         found = known_links(self._clusters)
         for record in self._directory.items(PREFIX):
@@ -105,8 +108,8 @@ class StoreMembers:
         self._fresh -= fresh
 
 
-def known_links(clusters: Mapping[str, ClusterClient]) -> set[tuple[str, str]]:
-    """(cluster, store) of those that this gateway has met and that know once-keys."""
+def known_links(clusters: Mapping[str, ClusterClient]) -> set[Place]:
+    """Those that this gateway has met and that know once-keys."""
     return {
         (cluster.name, link.broker)
         for cluster in clusters.values()

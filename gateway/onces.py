@@ -1,19 +1,20 @@
 """
 Once-keys whose exchange is over: released at every store, joined per tick and store.
 
-A store that is up must have it on disk before the exchange is answered. For one that is away the
-keys are kept here and go when it is back: until then nobody can repeat anything there.
+A store that is up must have it on disk before the exchange is answered; one that was lost a moment
+ago is waited for. One that stays away and may have the key cannot be told: it would take the next
+message under it for a repeat, so whoever asked has to give that another key.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Final
 
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
-from gateway.clusters.tidegate import TidegateLink
+from gateway.members import Place, StoreMembers, known_links
+from protocols import clock
 from protocols.errors import GatewayError
 from protocols.tasks import Tasks
 
@@ -24,8 +25,9 @@ Released = Callable[[bool], None]
 KEYS_MAX: Final = 4096
 """Keys of one request."""
 
-KEPT_MAX: Final = 100_000
-"""Keys kept for a store that is away; beyond it the oldest are left to the store's own window."""
+AGAIN_S: Final = 0.1
+TOLD_S_MAX: Final = 5.0
+"""Between attempts at a store that refuses or is about to be lost; for how long."""
 
 
 class _Waiting:
@@ -33,11 +35,11 @@ class _Waiting:
 
     __slots__ = ("count", "done", "is_good", "key")
 
-    def __init__(self, key: bytes, count: int, done: Released) -> None:
+    def __init__(self, key: bytes, count: int, done: Released, *, is_good: bool) -> None:
         self.key = key
         self.count = count
         self.done = done
-        self.is_good = True
+        self.is_good = is_good
 
     def answered(self, is_good: bool) -> None:
         self.count -= 1
@@ -54,52 +56,64 @@ class OnceReleases:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks("once-keys")
         self._pending: dict[StoreLink, list[_Waiting]] = {}
-        self._kept: dict[tuple[str, str], dict[bytes, None]] = {}
+        self._for_lost: dict[StoreLink, list[_Waiting]] = {}
         self._is_flush_due = False
-        for cluster in clusters.values():
-            cluster.before_traffic = self._before_traffic
+        self.members: StoreMembers | None = None
+        """Stores that may be away; None: those that this gateway has met."""
+
+        self.loss_count = 0
+        """Stores lost so far. While it stays the same, what is sent goes to none that is away."""
 
     async def close(self) -> None:
         await self._tasks.close()
 
-    def release(self, key: bytes, done: Released) -> None:
-        """*done* hears whether every store that is up has it on disk; later, in order."""
+    def release(self, key: bytes, done: Released, *, since: int) -> None:
+        """
+        *done* hears later, in order, whether every store that may have the key has it on disk.
+
+        *since*: the ``loss_count`` when the key was first used; negative: nobody knows.
+        """
+        is_anywhere = since != self.loss_count
         links: list[StoreLink] = []
+        lost: list[StoreLink] = []
         for cluster in self._clusters.values():
             for store in cluster.links.values():
                 if not store.capabilities.has_once_keys:
                     continue
                 if store.state is LinkState.UP:
-                    self._kept.get((store.cluster, store.broker), {}).pop(key, None)
                     links.append(store)
-                else:
-                    self._keep(store, key)
-        waiting = _Waiting(key, max(1, len(links)), done)
-        if not links:
+                elif store.state is LinkState.LOST and is_anywhere:
+                    lost.append(store)
+        is_good = not is_anywhere or self._known() <= {_place(link) for link in links + lost}
+        waiting = _Waiting(key, max(1, len(links) + len(lost)), done, is_good=is_good)
+        if not links and not lost:
             self._loop.call_soon(waiting.answered, True)
+        for link in lost:
+            self._for_lost.setdefault(link, []).append(waiting)
         for link in links:
-            self._pending.setdefault(link, []).append(waiting)
+            self._send_soon(link, waiting)
+
+    def link_changed(self, link: StoreLink) -> None:
+        """Call whenever a store goes away or comes back."""
+        if link.state is LinkState.LOST:
+            self.loss_count += 1
+            return
+        for waiting in self._for_lost.pop(link, ()):
+            if link.state is LinkState.UP:
+                self._send_soon(link, waiting)
+            else:
+                self._loop.call_soon(waiting.answered, False)
+
+    def _known(self) -> set[Place]:
+        if self.members is not None:
+            return self.members.known()
+        return known_links(self._clusters)
+
+    def _send_soon(self, link: StoreLink, waiting: _Waiting) -> None:
+        self._pending.setdefault(link, []).append(waiting)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
-
-    async def _before_traffic(self, link: TidegateLink) -> None:
-        """
-        A store that comes back forgets what was kept for it before it takes any message: it
-        would take a new one under the same packet id for a repeat. Raises GatewayError.
-        """
-        kept = self._kept.get((link.cluster, link.broker))
-        while kept:
-            part = list(islice(kept, KEYS_MAX))
-            await link.release_once(part)
-            for key in part:
-                kept.pop(key, None)
-
-    def _keep(self, link: StoreLink, key: bytes) -> None:
-        kept = self._kept.setdefault((link.cluster, link.broker), {})
-        kept[key] = None
-        if len(kept) > KEPT_MAX:
-            del kept[next(iter(kept))]
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -110,13 +124,23 @@ class OnceReleases:
                 self._tasks.start(self._send(link, part), name=f"release {link.broker}")
 
     async def _send(self, link: StoreLink, waiting: list[_Waiting]) -> None:
-        is_good = False
-        try:
-            await link.release_once([one.key for one in waiting])
-            is_good = True
-        except GatewayError as error:
-            logger.info("once-keys at %s: %s", link.broker, error)
-            for one in waiting:
-                self._keep(link, one.key)
+        keys = [one.key for one in waiting]
+        is_good, until = False, clock.monotonic() + TOLD_S_MAX
+        while link.state is LinkState.UP and clock.monotonic() < until:
+            try:
+                await link.release_once(keys)
+            except GatewayError as error:
+                logger.info("once-keys at %s: %s", link.broker, error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                is_good = True
+                break
+        if not is_good and link.state is LinkState.LOST:
+            self._for_lost.setdefault(link, []).extend(waiting)
+            return
         for one in waiting:
             one.answered(is_good)
+
+
+def _place(link: StoreLink) -> Place:
+    return link.cluster, link.broker

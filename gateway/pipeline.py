@@ -14,6 +14,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -27,6 +28,7 @@ from gateway.decisions import Decider, RouteUnknown
 from gateway.lateheads import LateHeads
 from gateway.learning import RouteLearner
 from gateway.matching import MatchingTable
+from gateway.members import StoreMembers
 from gateway.mirrors import Mirrors
 from gateway.onces import OnceReleases
 from gateway.policy import Policy
@@ -92,7 +94,7 @@ class GatewayPipeline:
         self._pressure = BackPressure(clusters, self.decider)
         self._admission = Admission(self._pressure, self._resume_one)
         self._onces = OnceReleases(clusters)
-        self.resends = Resends(clusters, self.decider)
+        self._resends = Resends(clusters, self.decider)
         self._loop = asyncio.get_running_loop()
         self._flush_now = flusher(self._loop)
         self._tasks = Tasks("pipeline")
@@ -116,12 +118,17 @@ class GatewayPipeline:
         """From now on these rules; what was decided under others is decided again."""
         self.decider.policy = policy
 
+    def ask(self, members: StoreMembers) -> None:
+        """From now on it knows which stores may be away; before: those that this gateway met."""
+        self._resends.members = self._onces.members = members
+
     async def close(self) -> None:
         await self._tasks.close()
         await self.learner.close()
         await self.mirrors.close()
         await self.receipts.close()
         await self._onces.close()
+        await self._resends.close()
 
     # ── send ────────────────────────────────────────────────────────────────────────────
 
@@ -155,8 +162,14 @@ class GatewayPipeline:
                 for run in link.take_withdrawn():
                     run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
 
-    def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
-        self._onces.release(key, done)
+    @property
+    def loss_count(self) -> int:
+        return self._onces.loss_count
+
+    def release_once(
+        self, call: Call, key: bytes, done: Callable[[bool], None], *, since: int
+    ) -> None:
+        self._onces.release(key, done, since=since)
 
     def _flush(self) -> None:
         """All posts of this tick: to their stores, in one frame each."""
@@ -169,6 +182,8 @@ class GatewayPipeline:
             batch = self._admit(call, messages, done, now_ms)
             lane = batch.lane
             assert lane is not None
+            if batch.is_resend:  # all of a tick in one question to each store
+                self._resends.locate(call, batch.messages, partial(self._located, batch))
             if lane.parked or not self._dispatch(batch, stamp, now_ms):
                 lane.parked.append(batch)
         self._flush_links()
@@ -229,9 +244,11 @@ class GatewayPipeline:
     def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:
         """Send a batch on, from where it stopped; False: it waits and will be called again."""
         if batch.is_resend:
-            self._tasks.start(self._find_first(batch), name="resend")
             return False
         messages = batch.messages
+        if batch.is_withdrawn and messages[0].once_key:
+            # it may have been sent, stored and released elsewhere
+            self._refuse_rest(batch, Code.HA_NOT_AVAILABLE, WITHDRAWN)
         run_head = messages.head if type(messages) is MessageRun else None
         total = len(batch.ids)
         while batch.next_index < total:
@@ -338,21 +355,23 @@ class GatewayPipeline:
 
     # ── resends ─────────────────────────────────────────────────────────────────────────
 
-    async def _find_first(self, batch: Batch) -> None:
+    def _located(self, batch: Batch, found: Sequence[Message] | Refused) -> None:
         """Send a batch to where its first attempt is, if some store has it; then go on."""
         batch.is_resend = False
-        try:
-            batch.messages = await self.resends.located(batch.call, batch.messages)
-            if batch.is_withdrawn:  # it may have been sent, stored and released elsewhere
-                raise Refused(Code.HA_NOT_AVAILABLE, batch.call.client_id, WITHDRAWN)
-        except Refused as error:
-            total = len(batch.ids)
-            batch.remaining += total
-            batch.next_index = total
-            batch.fail(0, total, error.code, error.hint)
+        if isinstance(found, Refused):
+            self._refuse_rest(batch, found.code, found.hint)
         else:
+            batch.messages = found
             self._settle_moved(batch)
         self._resume_one(batch)
+
+    @staticmethod
+    def _refuse_rest(batch: Batch, code: Code, hint: str) -> None:
+        start, total = batch.next_index, len(batch.ids)
+        batch.next_index = total
+        if start < total:
+            batch.remaining += total - start
+            batch.fail(start, total, code, hint)
 
     def _settle_moved(self, batch: Batch) -> None:
         """A message whose store has it is stored, though its topic has moved elsewhere."""
@@ -424,6 +443,7 @@ class GatewayPipeline:
             self.reroute(link.take_pending())
         elif link.state is LinkState.DOWN:
             self.reroute(link.take_pending(everything=True))
+        self._onces.link_changed(link)
         self.link_cleared()
 
     def routes_changed(self, cluster: ClusterClient) -> None:

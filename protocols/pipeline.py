@@ -53,12 +53,20 @@ class Pipeline(Protocol):
         """
         ...
 
-    def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
+    @property
+    def loss_count(self) -> int:
+        """Stores lost so far: what is posted while it stays the same is at none that is away."""
+        ...
+
+    def release_once(
+        self, call: Call, key: bytes, done: Callable[[bool], None], *, since: int
+    ) -> None:
         """
         The exchange of a once-key is over; it may name another message afterwards.
 
-        *done* is called later, in the order of the calls of one tick: True when every store that
-        is up has it on disk. False: try again, nothing was promised.
+        *since*: the ``loss_count`` when it was posted; negative: nobody knows. *done* is called
+        later: True when every store that may have it has that on disk. False: one that may have
+        it is away and will take what comes under this key for a repeat.
         """
         ...
 

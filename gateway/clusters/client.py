@@ -7,7 +7,7 @@ particular to a kind of broker hides behind the link.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from gateway.clusters.batches import Run
@@ -86,9 +86,6 @@ class ClusterClient:
         self._zones = dict(zones or {})
         self._local_stores = dict(local_stores or {})
         self._make_foreign_link = make_foreign_link
-        self.before_traffic: Callable[[TidegateLink], Awaitable[None]] = _at_once
-        """What is to be done at a store that comes (back) before it takes any message."""
-
         self._listeners: list[ClusterListener] = []
         self._greeted: list[Callable[[TidegateLink, HelloAnswer], None]] = []
         self._tasks = Tasks(f"cluster {name}")
@@ -227,7 +224,6 @@ class ClusterClient:
             cleared=self.link_cleared,
             greeted=self._link_greeted,
             reroute=self._reroute,
-            before_traffic=lambda link: self.before_traffic(link),
             sign=self.sign,
         )
         self._link_tasks[broker] = self._tasks.start(
@@ -282,10 +278,6 @@ class ClusterClient:
     def _reroute(self, runs: list[Run]) -> None:
         for listener in self._listeners:
             listener.reroute(runs)
-
-
-async def _at_once(link: TidegateLink) -> None:
-    """Nothing is to be done before."""
 
 
 def _name_server(item: str | ConnectNameServer) -> ConnectNameServer:

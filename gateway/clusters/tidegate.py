@@ -7,7 +7,7 @@ them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.clusters.acks import AckSender, ack_by_epoch
@@ -82,7 +82,6 @@ class TidegateLink:
         cleared: Callable[[], None],
         greeted: Callable[["TidegateLink", HelloAnswer], None],
         reroute: Callable[[list[Run]], None],
-        before_traffic: Callable[["TidegateLink"], Awaitable[None]],
         sign: Sign | None = None,
     ) -> None:
         self.cluster = cluster
@@ -107,7 +106,6 @@ class TidegateLink:
         self._cleared = cleared
         self._was_congested = False
         self._reroute = reroute
-        self._before_traffic = before_traffic
         self._loop = asyncio.get_running_loop()
         self._flush_now = flusher(self._loop)
         self._frames = FrameSender(self._write_frame)
@@ -147,7 +145,6 @@ class TidegateLink:
             for run in self._frames.settled(frame, answer):
                 self._frames.submit(run)  # kept there if the connection goes while others are asked
             self._frames.unsettled.pop(0)
-        await self._before_traffic(self)
         self._frames.opened(self._presence.epoch, hello.last_frame)
         self._acks.opened()
         if self._down_timer is not None:

@@ -340,7 +340,7 @@ class Client:
         self._forget = self.front.services.clients.joined(
             info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"), self.move
         )
-        self.connection.open_qos2.update(record.received)
+        self.connection.open_qos2.update(opened.owned.received)
         heads = Heads(
             opened.call.client_id,
             naming,
@@ -432,6 +432,7 @@ class Client:
         if not self._is_leaving and self.opened is not None:
             self._is_leaving = True
             if self._inbound is not None and self.opened.is_kept:
+                self._inbound.is_over = True
                 self.front.services.pipeline.withdraw(self.opened.call)
             self.front.leaving.start(self._let_go(self.opened), name="leave")
 
@@ -467,21 +468,22 @@ class Client:
 
         Until it is written, or the gateway ends: then its lease tells the others.
         """
-        record = self._last_record(opened)
-        while True:
-            try:
-                await self.front.sessions.disconnected(
-                    opened.owned, record, sends_will=self._sends_will
-                )
-                break
-            except Refused as error:
-                logger.warning("client %s: %s; again", record.client_id, error)
-                await asyncio.sleep(LEAVE_AGAIN_S)
+        async with opened.saving:  # and nobody writes afterwards
+            record = self._last_record(opened)
+            while True:
+                try:
+                    await self.front.sessions.disconnected(
+                        opened.owned, record, sends_will=self._sends_will
+                    )
+                    break
+                except Refused as error:
+                    logger.warning("client %s: %s; again", record.client_id, error)
+                    await asyncio.sleep(LEAVE_AGAIN_S)
 
     def _last_record(self, opened: Opened) -> SessionRecord:
         """The session as the connection leaves it."""
         record, inbound = opened.owned.record, self._inbound
-        received = inbound.received if inbound is not None else record.received
+        received = inbound.received if inbound is not None else opened.owned.received
         record = msgspec.structs.replace(
             record, received=received, given_up=opened.given_up, next_id=opened.next_id
         )

@@ -3,11 +3,14 @@ What one client publishes: into the pipeline, and its PUBACK, PUBREC and PUBCOMP
 
 QoS 2 is exactly once over reconnects and gateways: a kept session's publish carries a once-key of
 (session, packet id), which every store that keeps a copy remembers until PUBREL has released it.
+One that is away then would take the next message under this id for a repeat: before PUBCOMP the
+session's record gets a new generation for the id, which makes another key of it.
 A session that ends with its connection can never send again, so its packet ids are known here.
 """
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -20,7 +23,7 @@ from protocols.canonical import (
     Message,
     SendResults,
 )
-from protocols.errors import Code
+from protocols.errors import Code, Refused
 from protocols.message_runs import MessageRun
 from protocols.mqtt.cloudevents import from_structured
 from protocols.mqtt.connection import MqttConnection
@@ -32,14 +35,19 @@ from protocols.mqtt.mapping import clearing, delayed, message_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import V5, V31, Publish, Pubrel, Reason
 from protocols.mqtt.properties import is_as_it_says
-from protocols.mqtt.records import SessionRecord
+from protocols.mqtt.records import SessionRecord, with_generations
 from protocols.mqtt.tracing import trace_refusal
 from protocols.tasks import Signal
+
+logger = logging.getLogger("tidegate.mqtt")
 
 PUBACK, PUBREC, PUBCOMP = 0x40, 0x50, 0x70
 
 STORED_S_MAX: Final = 10.0
 """How long a SUBSCRIBE waits for the publishes before it on the same connection."""
+
+RELEASE_AGAIN_S: Final = 1.0
+"""Between attempts to end an exchange that nobody can write down."""
 
 REPEATS_MAX: Final = 2
 """PUBRECs of one QoS 2 publish on one connection; repeats are for new ones [MQTT-4.4.0-1]."""
@@ -102,12 +110,23 @@ class Inbound:
         self._connection = connection
         self._opened = opened
         self._line = line
-        self._repeats = dict.fromkeys(opened.owned.record.received, 0)
+        self._repeats = dict.fromkeys(opened.owned.received, 0)
         # QoS 2 between PUBLISH and PUBREL: packet id → PUBRECs sent; -1: not stored yet
+        self._posted: dict[int, int] = {}
+        """Packet id → how many stores had been lost when it was posted."""
+
+        self._unheard: set[int] = set()
+        """Released, which a store that is away has not heard."""
+
+        self._is_renewing = False
+        self.is_over = False
+        """The connection lets its session go."""
+
         self._released_early: set[int] = set()
         """PUBRELs that came before the store had the publish."""
 
         self._session = session_digest(opened.owned.record)
+        self._generations = dict(opened.owned.record.generations)
         settings = front.settings
         self._receive_max = settings.receive_max
         self._tells_unmatched = settings.tells_unmatched
@@ -221,6 +240,8 @@ class Inbound:
             (message,) = from_structured([message], is_implied=is_implied)
         if packet.qos == 2:
             self._repeats[packet_id] = -1
+            if not message.is_resend:
+                self._posted[packet_id] = self._front.services.pipeline.loss_count
             self._outbox.own_posted += 1
             self._under_way += 1
             self._line.post([message], partial(self._received, packet_id))
@@ -241,7 +262,10 @@ class Inbound:
     def _once_key(self, packet_id: int) -> bytes:
         if not self._opened.is_kept:
             return b""
-        return self._session + packet_id.to_bytes(2, "big")
+        start = self._session
+        if generation := self._generations.get(packet_id, 0):
+            start = session_digest(self._opened.owned.record, generation)
+        return start + packet_id.to_bytes(2, "big")
 
     def _received(self, packet_id: int, results: SendResults) -> None:
         self._answered()
@@ -271,15 +295,47 @@ class Inbound:
         self._repeats.pop(packet_id, None)
         key = self._once_key(packet_id)
         if key:
+            since = self._posted.pop(packet_id, -1)
             done = partial(self._released, packet_id)
-            self._front.services.pipeline.release_once(self._opened.call, key, done)
+            self._front.services.pipeline.release_once(self._opened.call, key, done, since=since)
         else:
             self._released(packet_id, True)
 
-    def _released(self, packet_id: int, is_good: bool) -> None:
-        if not is_good:
-            self._line.end(Reason.SERVER_BUSY, "a PUBREL could not be written down")
+    def _released(self, packet_id: int, is_everywhere: bool) -> None:
+        if is_everywhere:
+            self._complete(packet_id)
             return
+        self._unheard.add(packet_id)
+        if not self._is_renewing and not self.is_over:
+            self._is_renewing = True
+            self._front.tasks.start(self._renew(), name="renew")
+
+    async def _renew(self) -> None:
+        """New generations for packet ids that a store may still know, then PUBCOMP."""
+        while self._unheard and not self.is_over:
+            numbers, self._unheard = self._unheard, set()
+            try:
+                await self._opened.save(self._with_generations(numbers))
+            except Refused as error:
+                # the directory is away, with that store perhaps: until one of them is back
+                client_id = self._opened.call.client_id
+                logger.info("client %s: a PUBREL waits: %s", client_id, error)
+                await asyncio.sleep(RELEASE_AGAIN_S)
+                again: Callable[[int], None] = self._release
+            else:
+                self._generations = dict(self._opened.owned.record.generations)
+                again = self._complete
+            if not self.is_over:
+                for number in numbers:
+                    again(number)
+        self._is_renewing = False
+
+    @staticmethod
+    def _with_generations(numbers: set[int]) -> Callable[[SessionRecord], SessionRecord]:
+        wall_s = clock.wall_ms() // 1000
+        return lambda old: with_generations(old, numbers, wall_s=wall_s)
+
+    def _complete(self, packet_id: int) -> None:
         self._connection.open_qos2.discard(packet_id)
         # of unknown ids too: they were released; 0x92 would be an error to some clients' callers
         self._answer(PUBCOMP, packet_id, Code.OK)
@@ -329,9 +385,11 @@ class Inbound:
             self._line.end(Reason.NOT_AUTHORIZED, "a publish was denied")
 
 
-def session_digest(record: SessionRecord) -> bytes:
-    """How the once-keys of a session begin."""
+def session_digest(record: SessionRecord, generation: int = 0) -> bytes:
+    """How the once-keys of a session begin, or those of one generation of a packet id."""
     text = f"{record.tenant}\x00{record.client_id}\x00{record.incarnation}"
+    if generation:
+        text += f"\x00{generation}"
     start = RELEASED_ONCE_PREFIX + b"\x00"
     size = ONCE_BYTES - len(start) - 2
     return start + blake2b(text.encode(), digest_size=size).digest()

@@ -77,9 +77,8 @@ async def put_aside(opened: Opened, *, is_lasting: bool) -> None:
     else:
         flights = [flight for flight in window.flights.values() if _is_of_share(flight)]
     if found != opened.owned.record.leftovers:
-        record = msgspec.structs.replace(opened.owned.record, leftovers=found)
         try:
-            opened.owned = await opened.front.sessions.save(opened.owned, record)
+            await opened.save(lambda old: msgspec.structs.replace(old, leftovers=found))
         except Refused:
             return  # taken over by another gateway: what is unacknowledged goes back
     for flight in flights:

@@ -1,6 +1,7 @@
 """A session in the hands of one connection: who, what it owns, its streams."""
 
 import asyncio
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.receiving import Receiving
-from protocols.mqtt.records import SubscriptionRecord, subscription_records
+from protocols.mqtt.records import SessionRecord, SubscriptionRecord, subscription_records
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.session import Subscribed, Subscriptions
 from protocols.mqtt.sessions import (
@@ -62,6 +63,7 @@ class Opened:
         "_feeds",
         "_outbox",
         "_renderings",
+        "_saving",
         "_streams",
         "_subscriptions",
         "_terms",
@@ -99,6 +101,20 @@ class Opened:
         self._subscriptions: Subscriptions | None = None
         self._feeds: dict[str, Feed] | None = None
         self._streams: list[tuple[Feed, DeliveryStream]] | None = None
+        self._saving: asyncio.Lock | None = None
+
+    @property
+    def saving(self) -> asyncio.Lock:
+        """Held by who writes the session's record: each write names the version before."""
+        if self._saving is None:
+            self._saving = asyncio.Lock()
+        return self._saving
+
+    async def save(self, change: Callable[[SessionRecord], SessionRecord]) -> None:
+        """Write the record with *change* made. Raises Refused if the session was taken over."""
+        async with self.saving:
+            record = change(self.owned.record)
+            self.owned = await self.front.sessions.save(self.owned, record)
 
     @property
     def is_kept(self) -> bool:

@@ -1,7 +1,8 @@
 """What the directory knows of MQTT sessions: msgpack values under ``mqtt/…`` keys."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,12 @@ from protocols.mqtt.session import PACKET_ID_MAX, Subscribed
 SESSION_PREFIX = "mqtt/session/"
 SHARE_PREFIX = "mqtt/share/"
 EXCLUSIVE_PREFIX = "mqtt/exclusive/"
+
+GENERATION_S: Final = 7 * 86_400
+"""By then stores have long forgotten the keys before (``once_released_window_s``, a day)."""
+
+GENERATIONS_MAX: Final = 4096
+"""Packet ids of a session that have one; beyond, the store that is away is waited for."""
 
 
 class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,7 +152,13 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Subscriptions that ended while publishes to the client were unacknowledged."""
 
     received: tuple[int, ...] = ()
-    """Packet ids of QoS 2 publishes that are stored and not released."""
+    """Packet ids of QoS 2 publishes that were stored and not released when it was left."""
+
+    generations: tuple[tuple[int, int], ...] = ()
+    """
+    (packet id, when in seconds) of QoS 2 exchanges whose end a store that was away has not heard
+    of: what is published under these ids has once-keys that no earlier exchange had.
+    """
 
     leftovers: tuple[LeftoverRecord, ...] = ()
     next_id: int = 1
@@ -213,6 +226,21 @@ def share_prefix(tenant: str, share: str, subject_filter: str) -> str:
 def exclusive_key(tenant: str, subject_filter: str) -> str:
     """Key of who has an exclusive subscription."""
     return f"{EXCLUSIVE_PREFIX}{tenant}/{subject_filter}"
+
+
+def with_generations(
+    record: SessionRecord, packet_ids: Collection[int], *, wall_s: int
+) -> SessionRecord:
+    """New generations for these packet ids. Raises Refused: there are too many."""
+    kept = {
+        number: made_s
+        for number, made_s in record.generations
+        if made_s + GENERATION_S > wall_s or number in packet_ids
+    }
+    kept.update({number: max(wall_s, kept.get(number, 0) + 1) for number in packet_ids})
+    if len(kept) > GENERATIONS_MAX:
+        raise Refused(Code.TOO_MANY_REQUESTS, record.client_id, "too many packet ids in doubt")
+    return msgspec.structs.replace(record, generations=tuple(sorted(kept.items())))
 
 
 def will_once_key(record: SessionRecord) -> bytes:

@@ -91,6 +91,12 @@ class Owned(NamedTuple):
     is_cut: bool = False
     """Whoever had it before put nothing aside; see ``leftovers``."""
 
+    received: tuple[int, ...] = ()
+    """
+    Of the record as it was left. As it is kept meanwhile it has none: should this gateway die,
+    they are released by then, or the stores know.
+    """
+
 
 class Opening(NamedTuple):
     """What CONNECT wants of its session."""
@@ -267,7 +273,8 @@ class Sessions:
             return None
         if old is not None and old.is_kept and not is_present:
             await self._forget(old)
-        return Owned(record, result.record.version, is_present, is_cut)
+        received = old.received if is_present and old is not None else ()
+        return Owned(record, result.record.version, is_present, is_cut, received)
 
     def _new_record(
         self, opening: Opening, old: SessionRecord | None, now_ms: int, *, is_present: bool
@@ -294,7 +301,7 @@ class Sessions:
             will=opening.will,
             subscriptions=kept.subscriptions if kept else (),
             given_up=kept.given_up if kept else (),
-            received=kept.received if kept else (),
+            generations=kept.generations if kept else (),
             next_id=kept.next_id if kept else 1,
             leftovers=kept.leftovers if kept else (),
             has_group=kept is not None and kept.has_group,

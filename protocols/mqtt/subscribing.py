@@ -259,12 +259,16 @@ class Subscriber:
         if not opened.is_kept:
             return
         records = subscription_records(list(opened.subscriptions))
-        old = opened.owned.record
-        has_group = old.has_group or any(is_read(item) for item in opened.subscriptions)
-        record = msgspec.structs.replace(
-            old, subscriptions=records, given_up=opened.given_up, has_group=has_group
+        has_read = any(is_read(item) for item in opened.subscriptions)
+        given_up = opened.given_up
+        await opened.save(
+            lambda old: msgspec.structs.replace(
+                old,
+                subscriptions=records,
+                given_up=given_up,
+                has_group=old.has_group or has_read,
+            )
         )
-        opened.owned = await self._front.sessions.save(opened.owned, record)
 
     async def unsubscribe(self, packet: Unsubscribe) -> None:
         """Nothing new once UNSUBACK is out; what is in flight finishes [MQTT-3.10.4-3]."""

@@ -1,6 +1,7 @@
 """Once-keys whose exchange ended while their store was away."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from gateway import resends
 from gateway.clusters import routes, tidegate
 from gateway.clusters.link import LinkState
 from gateway.clusters.selector import rendezvous
+from gateway.clusters.tidegate import TidegateLink
 from gateway.copies import TARGETS_MAX
 from protocols.canonical import ONCE_BYTES, RELEASED_ONCE_PREFIX, Head, Message, QueueKind, QueueRef
-from protocols.directory import Subscription
 from protocols.errors import Code
 from protocols.groups import GroupSpec, Read
 from tests.support.core import Core, ListSink, call, until
@@ -21,39 +22,92 @@ from tests.support.patience import PATIENCE_S
 KEY = RELEASED_ONCE_PREFIX.ljust(ONCE_BYTES, b"k")
 
 
-async def test_a_store_that_comes_back_forgets_before_it_takes(
+async def test_a_key_that_an_absent_store_may_have_is_told_to_be_unheard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next message under the same packet id, sent while it is away, is no repeat."""
+    """One whose message came later than the loss is not there; without a loss nobody is asked."""
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", 0.0)
+    stores = StoreCluster(tmp_path)
+    await stores.start("a", "b")
+    core = await _core("gw-1", stores, 2)
+    pipeline = core.pipeline
+    before = pipeline.loss_count
+    assert await _released(core, since=before)
+    assert await _released(core, since=-1)
+    await stores.stop_store("b")
+    await until(lambda: core.cluster.links["b"].state is LinkState.DOWN)
+    assert not await _released(core, since=before)
+    assert not await _released(core, since=-1)
+    assert await _released(core, since=pipeline.loss_count)
+    await stores.start_store("b")
+    await until(lambda: len(core.cluster.up_links()) == 2)
+    assert await _released(core, since=before)
+    await core.stop()
+    await stores.stop()
+
+
+async def test_a_store_that_was_lost_a_moment_ago_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told when it is back; the next message under the same key is no repeat then."""
     monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
     stores = StoreCluster(tmp_path)
     await stores.start("a")
-    core = Core("gw-1", stores.name_servers)
-    await core.start(store_count=1)
-    queue = QueueRef(QueueKind.FILTER, "t")
-    version = await core.directory.subscribe([Subscription("t", queue, "mqtt//c")])
-    await core.directory.barrier(version)
-    sink, spec = ListSink(), GroupSpec(name="mqtt//c", reads=(Read(queue=queue),))
-    stream = await core.streams.open(call(), spec, sink, credit=10)
-    head = Head(subject="t", qos=2, order_key="c")
-
-    async def publish(body: bytes) -> None:
-        (result,) = await core.pipeline.send(call(), [Message(head, body, once_key=KEY)])
-        assert result.code == Code.OK
-
-    await publish(b"1")
-    await publish(b"1 again")
+    core = await _core("gw-1", stores, 1)
+    message = Message(Head(subject="t", qos=2, order_key="c"), b"1", once_key=KEY)
+    (first,) = await core.pipeline.send(call(), [message])
+    (again,) = await core.pipeline.send(call(), [message])
+    assert again.log_position == first.log_position
     await stores.stop_store("a")
-    (link,) = core.cluster.links.values()
-    await until(lambda: link.state is not LinkState.UP)
-    released: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    core.pipeline.release_once(call(), KEY, released.set_result)
-    assert await released
-    sending = asyncio.ensure_future(publish(b"2"))
+    await until(lambda: core.cluster.links["a"].state is LinkState.LOST)
+    released = asyncio.ensure_future(_released(core, since=-1))
+    await asyncio.sleep(0)
     await stores.start_store("a")
-    await sending
-    assert [delivery.message.body for delivery in await sink.wait(2)] == [b"1", b"2"]
-    await stream.close()
+    assert await released
+    (other,) = await core.pipeline.send(call(), [message])
+    assert other.log_position > first.log_position
+    await core.stop()
+    await stores.stop()
+
+
+async def _released(core: Core, *, since: int) -> bool:
+    told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    core.pipeline.release_once(call(), KEY, told.set_result, since=since)
+    return await told
+
+
+async def test_what_comes_again_in_one_tick_is_looked_up_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all clients, and in the order of each; a store is asked once."""
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    head = Head(subject="t", qos=2, order_key="c")
+    messages = [
+        Message(head, b"%d" % index, once_key=KEY[:-1] + bytes((index,))) for index in range(20)
+    ]
+    firsts = await core.pipeline.send(call(), messages[:10])
+    asked: list[int] = []
+    find_once = TidegateLink.find_once
+
+    async def counted(link: TidegateLink, keys: Sequence[bytes]) -> Sequence[int]:
+        asked.append(len(keys))
+        return await find_once(link, keys)
+
+    monkeypatch.setattr(TidegateLink, "find_once", counted)
+    again = await asyncio.gather(
+        *(
+            core.pipeline.send(call(f"c{index % 2}"), [message._replace(is_resend=True)])
+            for index, message in enumerate(messages)
+        )
+    )
+    assert asked == [20]
+    positions = [result.log_position for (result,) in again]
+    assert positions[:10] == [first.log_position for first in firsts]
+    assert positions[10::2] == sorted(positions[10::2])
+    assert positions[11::2] == sorted(positions[11::2])
+    assert min(positions[10:]) > max(positions[:10])
     await core.stop()
     await stores.stop()
 
@@ -135,9 +189,7 @@ async def test_all_copies_of_a_message_are_stored_once(tmp_path: Path) -> None:
 
     await publish(b"1")
     await publish(b"1 again")
-    released: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    core.pipeline.release_once(call(), KEY, released.set_result)
-    assert await released
+    assert await _released(core, since=-1)
     await publish(b"2")
     for sink in sinks:
         assert [delivery.message.body for delivery in await sink.wait(2)] == [b"1", b"2"]

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols.mqtt import inbound
 from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.packets import (
     NEVER_EXPIRES_S,
@@ -24,6 +25,7 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.mqtt.properties import Property
+from protocols.mqtt.records import SessionRecord, decode_session, session_key
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
@@ -165,6 +167,92 @@ async def test_qos_2_is_once_over_gateways(broker: FakeBroker) -> None:
                 assert [message.is_resend for message in services.pipeline.sent] == [True, False]
         assert [packet.payload for packet in await subscriber.publishes(2)] == [b"1", b"1"]
         assert await subscriber.is_silent()
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_a_pubrel_that_an_absent_store_does_not_hear(
+    broker: FakeBroker, is_resumed: bool
+) -> None:
+    """PUBCOMP all the same; what comes under the id, at any gateway, is no repeat there."""
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with (
+        gateway(broker, "gw-1") as (_, at_1),
+        gateway(broker, "gw-2") as (_, at_2),
+        MqttClient(at_2, Connect(V311, "s")) as subscriber,
+    ):
+        await subscriber.subscribe(SubscribeItem("t", 0))
+        async with MqttClient(at_1, connect) as client:
+            client.send(*(Publish("t", b"%d" % number, 2, packet_id=number) for number in (1, 2)))
+            assert [await client.receive(), await client.receive()] == [Pubrec(1), Pubrec(2)]
+            if is_resumed:
+                client.drop()
+                client = await MqttClient(at_1, connect).__aenter__()
+            broker.is_down, broker.loss_count = True, 1
+            client.send(Pubrel(1))
+            assert await client.receive() == Pubcomp(1)
+            broker.is_down = False
+            async with MqttClient(at_2, connect) as other:
+                for body, is_again in ((b"3", False), (b"3", True)):
+                    other.send(Publish("t", body, 2, packet_id=1, dup=is_again))
+                    assert await other.receive() == Pubrec(1)
+                other.send(Publish("t", b"2", 2, packet_id=2, dup=True))
+                assert await other.receive() == Pubrec(2)
+            async with MqttClient(at_1, connect) as other:
+                other.send(Publish("t", b"3", 2, packet_id=1, dup=True))
+                assert await other.receive() == Pubrec(1)
+                other.send(Pubrel(1))
+                assert await other.receive() == Pubcomp(1)
+                other.send(Publish("t", b"4", 2, packet_id=1))
+                assert await other.receive() == Pubrec(1)
+            client.drop()
+        assert [one.payload for one in await subscriber.publishes(4)] == [b"1", b"2", b"3", b"4"]
+        assert await subscriber.is_silent()
+
+
+async def test_a_pubrel_that_nobody_can_write_down_waits(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store and directory are away: PUBCOMP when they are back, and the connection lives."""
+    monkeypatch.setattr(inbound, "RELEASE_AGAIN_S", 0.01)
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with gateway(broker) as (services, address), MqttClient(address, connect) as client:
+        client.send(Publish("t", b"1", 2, packet_id=1))
+        assert await client.receive() == Pubrec(1)
+        services.is_cut_off, broker.loss_count = True, 1
+        client.send(Pubrel(1))
+        assert await client.is_silent()
+        await asyncio.sleep(0.03)
+        assert await client.is_silent()
+        services.is_cut_off = False
+        assert await client.receive() == Pubcomp(1)
+        client.send(Publish("t", b"2", 2, packet_id=1))
+        assert await client.receive() == Pubrec(1)
+    assert len(broker.log) == 2
+
+
+def session_of(broker: FakeBroker, client_id: str) -> SessionRecord:
+    value = broker.records[session_key("", client_id)].value
+    assert value is not None
+    return decode_session(value)
+
+
+async def test_what_was_released_at_a_gateway_that_died_is_new_at_the_next(
+    broker: FakeBroker,
+) -> None:
+    """The record of a session in hand does not say what was stored before it was resumed."""
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (_, at_1), gateway(broker, "gw-2") as (_, at_2):
+        async with MqttClient(at_1, connect) as client:
+            client.send(Publish("t", b"1", 2, packet_id=1))
+            assert await client.receive() == Pubrec(1)
+        await until(lambda: not session_of(broker, "p").is_connected)
+        async with MqttClient(at_1, connect) as client:
+            client.send(Pubrel(1))
+            assert await client.receive() == Pubcomp(1)
+            async with MqttClient(at_2, connect) as other:
+                other.send(Publish("t", b"2", 2, packet_id=1))
+                assert await other.receive() == Pubrec(1)
+    assert [entry.message.body for entry in broker.log] == [b"1", b"2"]
 
 
 async def test_a_repeat_of_qos_2_is_answered_but_not_for_ever(served: Served) -> None:

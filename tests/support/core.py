@@ -52,7 +52,7 @@ class Core:
             self.presence, clusters, self.matching, self.pipeline, address="127.0.0.1:0"
         )
         self.members = StoreMembers(self.directory, clusters)
-        self.pipeline.resends.members = self.members
+        self.pipeline.ask(self.members)
         self.streams = Streams(clusters, self.pipeline)
         self.topics = GatewayTopics(clusters, self.pipeline)
         self.metrics = Registry()

@@ -126,11 +126,12 @@ class FakeBroker:
         """Delayed and half messages, in order; their positions begin at ``HELD_AT``."""
 
         self.is_down = False
+        self.loss_count = 0
         self.lost_ack_count = 0
+        """Acks that came while it was down."""
+
         self.unanswered_count = 0
         """Questions to come that find the store away."""
-
-        """Acks that came while it was down."""
 
         self.is_congested = False
         self.clear_waiters: list[Callable[[], None]] = []

@@ -73,11 +73,18 @@ class FakePipeline:
     def withdraw(self, call: Call) -> None:
         """Nothing waits here."""
 
-    def release_once(self, call: Call, key: bytes, done: Callable[[bool], None]) -> None:
-        is_good = not (self._broker.is_down or self._services.is_cut_off)
-        if is_good:
+    @property
+    def loss_count(self) -> int:
+        return self._broker.loss_count
+
+    def release_once(
+        self, call: Call, key: bytes, done: Callable[[bool], None], *, since: int
+    ) -> None:
+        is_told = not (self._broker.is_down or self._services.is_cut_off)
+        if is_told:
             self._broker.once.pop(key, None)
-        asyncio.get_running_loop().call_soon(done, is_good)
+        is_sure = since == self._broker.loss_count
+        asyncio.get_running_loop().call_soon(done, is_told or is_sure)
 
     async def send(self, call: Call, messages: Sequence[Message]) -> Sequence[SendResult]:
         loop = asyncio.get_running_loop()
