@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.clusters.apache.ends import Ends
 from gateway.clusters.client import ClusterClient, RunningLink
 from gateway.clusters.link import LinkState, StoreLink, refusal_of
 from protocols.errors import Code, GatewayError, PeerError, Refused
@@ -44,6 +45,7 @@ class GatewayHeld:
         self._client_id = f"tidegate@{gateway}"
         self._checks: dict[str, list[Check]] = {}
         self._turn = 0
+        self._ends = Ends()
         self._tasks = Tasks("held")
         self._is_announcing = False
         for cluster in clusters.values():
@@ -69,7 +71,22 @@ class GatewayHeld:
             "bname": place.broker,
         }
         link = self._link(place.broker, place.cluster)
-        await self._done(link, RemotingCommand(RequestCode.END_TRANSACTION, fields), place.group)
+        command = RemotingCommand(RequestCode.END_TRANSACTION, fields)
+        if link.capabilities.is_tidegate:
+            await self._done(link, command, place.group)
+            return
+        place = place._replace(cluster=link.cluster)
+        end = self._ends.begin(place)
+        if end.is_first:
+            try:
+                await self._done(link, command, place.group)
+            except BaseException:
+                self._ends.forget(place)
+                raise
+            end.is_done = True
+        elif end.has_left_a_copy(place):
+            fields["commitOrRollback"] = str(int(SysFlag.TRANSACTION_ROLLBACK))
+            await self._done(link, command, place.group)
 
     async def recall(self, topic: str, handle: str) -> str:
         told = parse_recall_handle(handle)
@@ -134,7 +151,9 @@ class GatewayHeld:
         if not checks:
             return  # the last of them has just gone: the store asks again, perhaps elsewhere
         self._turn += 1
-        place = HalfPlace(link.cluster, link.broker, position, table_offset, group)
+        place = HalfPlace(
+            link.cluster, link.broker, position, table_offset, group, message.message_id
+        )
         checks[self._turn % len(checks)](HalfCheck(place, message))
 
     # ── announcing ──────────────────────────────────────────────────────────────────────

@@ -142,14 +142,14 @@ class Receipts:
 
     async def _poll(self, link: RunningLink, request: PopRequest, wait_ms: int) -> list[Delivery]:
         """
-        One store. A poll cannot be called off: when the caller is cancelled, what it still brings
-        is given back rather than hidden for nobody.
+        One store. A poll of ours cannot be called off: when the caller is cancelled, what it
+        still brings is given back rather than hidden for nobody.
         """
         poll = self._start_poll(link, request, wait_ms)
         try:
             found = await asyncio.shield(poll)
         except asyncio.CancelledError:
-            poll.add_done_callback(self._give_back)
+            self._call_off(link, poll)
             raise
         if isinstance(found, GatewayError):
             raise found
@@ -161,7 +161,7 @@ class Receipts:
     async def _wait(self, links: Sequence[RunningLink], request: PopRequest) -> list[Delivery]:
         """Long-poll at all stores; the first that has something decides."""
         wait_ms = min(request.wait_ms, WAIT_MS_MAX)
-        polls = {self._start_poll(link, request, wait_ms) for link in links}
+        polls = {self._start_poll(link, request, wait_ms): link for link in links}
         try:
             pending = set(polls)
             while pending:
@@ -174,9 +174,15 @@ class Receipts:
                 raise failures[0]
             return []
         finally:
-            for poll in polls:  # what those still bring is given back at once
+            for poll, link in polls.items():  # what those still bring is given back at once
                 if not poll.done():
-                    poll.add_done_callback(self._give_back)
+                    self._call_off(link, poll)
+
+    def _call_off(self, link: RunningLink, poll: Poll) -> None:
+        if link.capabilities.ends_pops:
+            poll.cancel()
+        else:
+            poll.add_done_callback(self._give_back)
 
     def _collect(self, done: set[Poll], count: int) -> list[Delivery]:
         found: list[Delivery] = []

@@ -24,6 +24,9 @@ class HalfPlace(NamedTuple):
     group: str
     """Producer group."""
 
+    message_id: str = ""
+    """Of the half message; "": the client has not said it."""
+
 
 class HalfCheck(NamedTuple):
     """A store asks how the transaction of a half message ended."""

@@ -39,6 +39,8 @@ class Capabilities(NamedTuple):
     has_fences: bool = True
     has_streams: bool = True
     has_once_keys: bool = True
+    ends_pops: bool = False
+    """A pop that waits can be cancelled: it takes nothing any more."""
 
 
 TIDEGATE = Capabilities()

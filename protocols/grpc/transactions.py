@@ -73,6 +73,7 @@ class Transactions:
         """Durable when answered. Raises Refused."""
         topic = self._topic_of(client, request)
         place = place_of(request.transaction_id, qualified(client.call.tenant, topic))
+        place = place._replace(message_id=request.message_id)
         if request.resolution == v2.TRANSACTION_RESOLUTION_UNSPECIFIED:
             return pb.EndTransactionResponse(status=OK)  # not known yet: it is asked again
         is_commit = request.resolution == v2.COMMIT

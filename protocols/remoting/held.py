@@ -71,7 +71,14 @@ async def end_transaction(
         hint = "the request names no broker, and this connection did not send the message"
         raise Refused(Code.INVALID_TRANSACTION_ID, str(position), hint)
     group = qualified(call.tenant, text_field(fields, "producerGroup"))
-    place = HalfPlace(cluster, broker, position, int_field(fields, "tranStateTableOffset"), group)
+    place = HalfPlace(
+        cluster,
+        broker,
+        position,
+        int_field(fields, "tranStateTableOffset"),
+        group,
+        fields.get("transactionId", "") or fields.get("msgId", ""),
+    )
     is_commit = how == SysFlag.TRANSACTION_COMMIT
     await session.host.services.held.end_transaction(place, is_commit=is_commit)
     return command.answer()

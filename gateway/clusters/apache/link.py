@@ -12,6 +12,7 @@ from typing import Final
 
 from gateway.clusters.apache import APACHE, pop, requests
 from gateway.clusters.apache.light import LightGroup, LightQueue, LightStream
+from gateway.clusters.apache.polling import ApachePolls
 from gateway.clusters.apache.sender import ApacheSender
 from gateway.clusters.batches import Run
 from gateway.clusters.connection import Connect, Sign
@@ -75,6 +76,12 @@ class ApacheLink:
         self._sign = sign
         self._client: RemotingClient | None = None
         self._sender = ApacheSender(cluster, broker, self._ask)
+        self._polls = ApachePolls(
+            cluster,
+            broker,
+            lambda command, timeout_s: self._request(command, timeout_s=timeout_s),
+            lambda changes: self.ack_handles(changes, lambda results: None),
+        )
         self._tasks = Tasks(f"apache/{cluster}/{broker}")
         self._groups: dict[str, LightGroup] = {}
         self._by_number: dict[int, LightGroup] = {}
@@ -100,6 +107,7 @@ class ApacheLink:
                 back_off = min(back_off * 2, BACK_OFF_S_MAX)
         finally:
             self._lost()
+            await self._polls.close()
             await self._tasks.close()
 
     async def _live(self) -> None:
@@ -423,14 +431,7 @@ class ApacheLink:
     async def pop(self, request: PopRequest, *, count: int, wait_ms: int) -> list[Delivery]:
         if not pop.is_popped_by_broker(request.group.name):
             return await self._pop_light(request, count, wait_ms)
-        now_ms = clock.wall_ms()
-        command = pop.pop(request, count=count, wait_ms=wait_ms, now_ms=now_ms, broker=self.broker)
-        answer = await self._request(command, timeout_s=wait_ms / 1000 + 5.0)
-        if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
-            return []
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer, request.group.name)
-        return pop.deliveries(answer, request, self.cluster, self.broker)
+        return await self._polls.pop(request, count, wait_ms)
 
     async def adopt(self, spec: GroupSpec, taker: str, invisible_ms: int) -> list[Delivery]:
         """An Apache broker does not know who popped what: it comes again when its time is over."""

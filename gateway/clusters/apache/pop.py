@@ -53,6 +53,22 @@ def pop(
     return RemotingCommand(RequestCode.POP_MESSAGE, fields)
 
 
+def notification(request: PopRequest, *, wait_ms: int, now_ms: int, broker: str) -> RemotingCommand:
+    """
+    NOTIFICATION: answered when something may be there. Source: ``NotificationRequestHeader``.
+    """
+    fields = {
+        "consumerGroup": consumer_group(request.group.name),
+        "topic": request.group.reads[0].topic,
+        "queueId": str(request.queue_id),
+        "pollTime": str(wait_ms),
+        "bornTime": str(now_ms),
+        "order": "true" if request.group.is_fifo else "false",
+        "bname": broker,
+    }
+    return RemotingCommand(RequestCode.NOTIFICATION, fields)
+
+
 def deliveries(
     answer: RemotingCommand, request: PopRequest, cluster: str, broker: str
 ) -> list[Delivery]:
