@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.clusters.client import ClusterClient, RunningLink
-from gateway.clusters.link import TIDEGATE
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.standard import ask_topic
 from gateway.decisions import Decider
@@ -67,8 +66,7 @@ class GatewayTopics:
                 answer = await link.ask(ask_topic(route.topic))
                 if answer.code == ResponseCode.SUCCESS:
                     attributes = decode_body(TopicConfig, answer.body).attributes
-                    is_batch = link.capabilities is TIDEGATE and takes_batches(attributes)
-                    known = (attributes.get(MESSAGE_TYPE, ""), is_batch)
+                    known = (attributes.get(MESSAGE_TYPE, ""), takes_batches(attributes))
                     break
             except GatewayError as error:
                 logger.info("type of topic %s: %s", route.topic, error)

@@ -44,7 +44,12 @@ def mark(batch_id: str, count: int) -> str:
 
 def batch_of(message: StoredMessage) -> tuple[str, int]:
     """(id of the batch, number of its members) of a marked message; ("", 0): it is of none."""
-    batch_id, _, count = message.properties.get(MARK, "").partition(" ")
+    return read_mark(message.properties.get(MARK, ""))
+
+
+def read_mark(text: str) -> tuple[str, int]:
+    """(id, number of members) of a mark; ("", 0): it is none."""
+    batch_id, _, count = text.partition(" ")
     return (batch_id, int(count)) if count.isascii() and count.isdigit() else ("", 0)
 
 
@@ -57,7 +62,7 @@ def joined(members: Sequence[StoredMessage], batch_id: str, cluster: str) -> byt
     )
     return encode_record(
         first.topic,
-        b"".join([_encode_member(member) for member in members]),
+        packed(members),
         queue_id=first.queue_id,
         properties_text=encode_properties(properties),
         queue_offset=first.queue_offset,
@@ -68,6 +73,11 @@ def joined(members: Sequence[StoredMessage], batch_id: str, cluster: str) -> byt
         born_host=encode_host(first.born_host),
         store_host=first.record[STORE_HOST_AT : STORE_HOST_AT + len(NO_HOST)],
     )
+
+
+def packed(members: Sequence[StoredMessage]) -> bytes:
+    """The body of a batch, as its producer sends it."""
+    return b"".join([_encode_member(member) for member in members])
 
 
 def _encode_member(message: StoredMessage) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 from protocols.canonical import QueueRef, StoredMessage
 from protocols.remoting.codes import PullFlag, RequestCode
 from protocols.remoting.command import RemotingCommand
+from protocols.remoting.inner_batches import packed
 
 PRODUCER_GROUP: Final = "TIDEGATE"
 LIGHT_TOPIC: Final = "tidegate_light"
@@ -49,7 +50,19 @@ def send(broker: str, message: StoredMessage, dispatch: Sequence[str]) -> Remoti
     properties = message.properties_text.decode("utf-8", "replace")
     if dispatch:
         properties += f"INNER_MULTI_DISPATCH\x01{','.join(dispatch)}\x02"
-    fields = {
+    fields = _send_fields(broker, message, properties)
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, message.body)
+
+
+def send_batch(broker: str, members: Sequence[StoredMessage], batch_id: str) -> RemotingCommand:
+    """SEND_BATCH_MESSAGE of encoded records, to a topic that keeps them together."""
+    properties = f"UNIQ_KEY\x01{batch_id}\x02WAIT\x01true\x02"
+    fields = _send_fields(broker, members[0], properties) | {"f": "0", "h": "0", "m": "true"}
+    return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, fields, packed(members))
+
+
+def _send_fields(broker: str, message: StoredMessage, properties: str) -> dict[str, str]:
+    return {
         "a": PRODUCER_GROUP,
         "b": message.topic,
         "c": TEMPLATE_TOPIC,
@@ -64,7 +77,6 @@ def send(broker: str, message: StoredMessage, dispatch: Sequence[str]) -> Remoti
         "m": "false",
         "n": broker,
     }
-    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, message.body)
 
 
 def heart_beat(client_id: str) -> RemotingCommand:
