@@ -20,6 +20,7 @@ from importlib.metadata import entry_points
 from typing import Final, Protocol, runtime_checkable
 
 from gateway import mosquitto
+from gateway.authenticators.scram import ScramUsers
 from gateway.authenticators.settings import (
     HttpAuthConfig,
     JwtConfig,
@@ -32,6 +33,7 @@ from gateway.ruleconfig import UserConfig
 from protocols import clock
 from protocols.canonical import Identity
 from protocols.errors import ConfigError
+from protocols.exchanges import BringsMethods, Exchange
 from protocols.pipeline import Authenticator, Credentials
 
 logger = logging.getLogger("tidegate.identity")
@@ -65,6 +67,10 @@ class Identities:
         self._is_open = not has_users(config)
         self._users = {**_users_of_files(config), **{user.name: user for user in config.users}}
         self._plugins = load_plugins(config) if plugins is None else tuple(plugins)
+        self._bringing: tuple[BringsMethods, ...] = (
+            ScramUsers(self._users.values()),
+            *(plugin for plugin in self._plugins if isinstance(plugin, BringsMethods)),
+        )
         self._cache: dict[bytes, float] = {}
         self._cache_key = os.urandom(32)
         self._pool: ThreadPoolExecutor | None = None
@@ -82,6 +88,13 @@ class Identities:
         if not is_known and (found := await self._from_users(credentials)) is not None:
             return found  # a certificate; or nobody, found out as slowly as a wrong password
         return self._anonymous(credentials) if self._is_open else None
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange | None:
+        """An exchange with the first that has the method: users, then plug-ins in their order."""
+        for one in self._bringing:
+            if method in one.methods and (found := one.begin(method, credentials)) is not None:
+                return found
+        return None
 
     async def close(self) -> None:
         for plugin in self._plugins:

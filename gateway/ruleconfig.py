@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.authenticators.verifiers import Verifier
 from gateway.rules import HeaderTest, When, named_placeholders
 from gateway.windows import TimeWindow
 from protocols import subjects
@@ -323,6 +324,13 @@ class RuleTestConfig(ConfigModel):
     expect: RuleExpectConfig
 
 
+def _verifiers(texts: Texts) -> Texts:
+    methods = [Verifier.parse(text).method for text in texts]
+    if len({*methods}) < len(methods):
+        raise ValueError("one verifier of each method")
+    return texts
+
+
 class UserConfig(ConfigModel):
     """One entry of ``users:``."""
 
@@ -330,6 +338,10 @@ class UserConfig(ConfigModel):
     password_hash: str = Field(default="", pattern=r"^($|\$argon2|\$[67]\$)")
     """From ``tidegate user add`` (argon2) or ``mosquitto_passwd``; empty: no password,
     certificate only."""
+
+    scram: Annotated[Texts, AfterValidator(_verifiers)] = ()
+    """Verifiers of SCRAM-SHA-256 and SCRAM-SHA-512, one each, from ``tidegate user add --scram``:
+    MQTT 5 clients may prove with them that they know the password, without sending it."""
 
     secret: str = ""
     """Shared secret of signing clients (gRPC and remoting: HMAC-SHA1 with access key = name)."""

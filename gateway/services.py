@@ -18,6 +18,7 @@ from protocols import clock
 from protocols.canonical import Call, Identity
 from protocols.directory import Directory
 from protocols.errors import Code, Refused
+from protocols.exchanges import Exchange
 from protocols.observing import ClientInfo, Draining
 from protocols.pipeline import Credentials, DeliveryStreams, Pipeline, Topics
 from protocols.rocketmq import Brokers, HeldMessages, Replies
@@ -73,6 +74,9 @@ class Rules:
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         return await self.identities.authenticate(credentials)
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange | None:
+        return self.identities.begin(method, credentials)
 
 
 class GatewayServices:

@@ -23,6 +23,7 @@ from protocols.canonical import (
 )
 from protocols.directory import Directory
 from protocols.errors import Code
+from protocols.exchanges import Exchange
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest, QueueStat
 from protocols.observing import Clients, Draining, Metrics, Observer
 from protocols.rocketmq import Brokers, HeldMessages, Replies
@@ -280,10 +281,21 @@ class Credentials:
 
 
 class Authenticator(Protocol):
-    """Names the client. Plug-ins: entry-point group ``gateway.authenticators``."""
+    """
+    Names the client. Plug-ins: entry-point group ``gateway.authenticators``; one that also is a
+    ``protocols.exchanges.BringsMethods`` has logins of several steps.
+    """
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         """The identity, or None: refuse the connection."""
+        ...
+
+
+class Doorkeeper(Authenticator, Protocol):
+    """All authenticators behind one."""
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange | None:
+        """A login by a SASL *method*; None: nobody here has it."""
         ...
 
 
@@ -406,7 +418,7 @@ class Services(Protocol):
     def brokers(self) -> Brokers: ...
 
     @property
-    def authenticator(self) -> Authenticator: ...
+    def authenticator(self) -> Doorkeeper: ...
 
     @property
     def permission(self) -> Permission: ...

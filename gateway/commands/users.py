@@ -1,12 +1,15 @@
 """``tidegate user`` and ``tidegate acl``: entries for the files."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import click
 
 from gateway.acl import SAID_BY
+from gateway.authenticators import verifiers
+from gateway.authenticators.verifiers import Verifier
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -20,21 +23,51 @@ def user() -> None:
 @click.argument("name")
 @click.option("--role", "roles", multiple=True, help="May be repeated.")
 @click.option("--password", envvar="TIDEGATE_PASSWORD", help="Asked for when not given.")
+@click.option("--scram", is_flag=True, help="Also verifiers of SCRAM-SHA-256 and -512.")
+@click.option("--scram-only", is_flag=True, help="Only those: the password itself never logs in.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(verifiers.ITERATIONS_MIN, verifiers.ITERATIONS_MAX),
+    default=verifiers.ITERATIONS,
+    show_default=True,
+    help="Of SCRAM: hashes that a login costs the client. Best the same for all users.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def add(name: str, roles: tuple[str, ...], password: str | None, as_json: bool) -> None:
+def add(
+    name: str,
+    roles: tuple[str, ...],
+    password: str | None,
+    scram: bool,
+    scram_only: bool,
+    iterations: int,
+    as_json: bool,
+) -> None:
     """Print the line to put under ``users:``; the file itself is yours to edit."""
     from gateway.identity import hash_password
 
     if password is None:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    entry = {"name": name, "password_hash": hash_password(password), "roles": list(roles)}
+    entry: dict[str, str | list[str]] = {"name": name}
+    if not scram_only:
+        entry["password_hash"] = hash_password(password)
+    if scram or scram_only:
+        entry["scram"] = _verifiers(password, iterations)
+    entry["roles"] = [*roles]
     if as_json:
         click.echo(json.dumps(entry))
         return
-    click.echo(
-        f'  - {{ name: {json.dumps(name)}, password_hash: "{entry["password_hash"]}",'
-        f" roles: {json.dumps(list(roles))} }}"
-    )
+    fields = ", ".join(f"{key}: {json.dumps(value)}" for key, value in entry.items())
+    click.echo(f"  - {{ {fields} }}")
+
+
+def _verifiers(password: str, iterations: int) -> list[str]:
+    try:
+        return [
+            str(Verifier.make(method, password, os.urandom(verifiers.SALT_BYTES), iterations))
+            for method in verifiers.DIGESTS
+        ]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--password") from error
 
 
 @click.group()

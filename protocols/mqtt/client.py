@@ -17,17 +17,29 @@ from protocols import clock
 from protocols.canonical import Message, SendResults
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
+from protocols.exchanges import Proved
 from protocols.mqtt.connection import MqttConnection
-from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
+from protocols.mqtt.events import (
+    ORDERED,
+    OVERRUN,
+    Acked,
+    Early,
+    Event,
+    Lost,
+    Ordered,
+    Overrun,
+    PublishRun,
+)
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.leftovers import put_aside
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.opened import Opened
-from protocols.mqtt.opening import Agreed, open_session, server_reference
+from protocols.mqtt.opening import Agreed, Caller, hear, open_session, server_reference
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packets import (
+    Auth,
     Connect,
     Disconnect,
     PacketProperties,
@@ -41,11 +53,11 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.presence import Ended
 from protocols.mqtt.properties import Property, find_int
+from protocols.mqtt.proving import Proving
 from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, automatic_items, retained_again
 from protocols.mqtt.tracing import trace_events, trace_refusal
 from protocols.mqtt.websocket import WebSocketConnection
-from protocols.observing import ClientInfo
 from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
@@ -64,15 +76,6 @@ LINGER_S: Final = 1.0
 
 LEAVE_AGAIN_S: Final = 2.0
 """Between attempts to write down that a connection is gone, while the directory is away."""
-
-CREDENTIALS_S_MAX: Final = 3600.0
-"""How long a look at the end of a client's credentials is put off: the wall clock may be set."""
-
-Ordered = PublishRun | Publish | Subscribe | Unsubscribe | Pubrel
-"""What keeps its order behind a SUBSCRIBE; acknowledgements and pings do not wait."""
-
-ORDERED: Final = (PublishRun, Publish, Subscribe, Unsubscribe, Pubrel)
-"""The same for ``isinstance``: a union is made anew wherever it is written."""
 
 
 class Client:
@@ -102,7 +105,7 @@ class Client:
         self._waiting: deque[Ordered] = NONE_WAITING
         self._inbound: Inbound | None = None
         self._outbox: Outbox | None = None
-        self._expiring: asyncio.TimerHandle | None = None
+        self._proving: Proving | None = None
         self._receive_max = settings.receive_max
         self._is_busy = False
         self._is_early = False
@@ -215,6 +218,8 @@ class Client:
             self._expiry_s = find_int(event.properties, Property.SESSION_EXPIRY, -1)
         elif isinstance(event, Connect):
             self.front.tasks.start(self._open(event), name="open")
+        elif isinstance(event, Auth):
+            self._proof().received(event)
         elif isinstance(event, Early):
             self._is_early = True
             self._set_reading()
@@ -282,7 +287,24 @@ class Client:
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
     async def _open(self, connect: Connect) -> None:
-        has_place = False
+        try:
+            caller = hear(self.front, self.connection, self.driver, connect)
+            proved = None
+            if caller is not None and self.connection.auth is not None:
+                proved = await self._proof().at_connect(caller)
+            if caller is None or self.connection.is_closing:
+                self._refused(connect)
+            else:  # a proof takes the client time: it holds no place
+                await self._open_in_turn(caller, proved)
+        finally:
+            if self._is_early:
+                self._is_early = False
+                self._set_reading()
+            if self.opened is None:
+                self._left.set()
+
+    async def _open_in_turn(self, caller: Caller, proved: Proved | None) -> None:
+        connect, has_place = caller.connect, False
         try:
             has_place = await self.front.places.take(self.front.settings.opening_s_max)
             if not has_place:
@@ -290,11 +312,11 @@ class Client:
                 self.connection.refuse(Reason.SERVER_BUSY)
                 self.driver.flush()
                 return
-            agreed = await open_session(self.front, self, self.connection, self.driver, connect)
+            agreed = await open_session(
+                self.front, self, self.connection, self.driver, caller, proved
+            )
             if agreed is None:
-                reason = self.connection.refused or Reason.UNSPECIFIED_ERROR
-                self._trace_refusal(connect, reason.name)
-                self.driver.flush()
+                self._refused(connect)
                 return
             self.opened = agreed.opened
             self.opened.holder = self
@@ -304,41 +326,30 @@ class Client:
             self._welcome(connect, agreed)
         except Refused as error:
             logger.info("client %s: %s", connect.client_id, error)
-            self._trace_refusal(connect, str(error))
             is_others = error.code == Code.FORBIDDEN
             self.connection.refuse(
                 Reason.NOT_AUTHORIZED if is_others else Reason.SERVER_UNAVAILABLE
             )
-            self.driver.flush()
+            self._refused(connect, str(error))
         finally:
             if has_place:
                 self.front.places.give()
-            if self._is_early:
-                self._is_early = False
-                self._set_reading()
-            if self.opened is None:
-                self._left.set()
 
-    def _trace_refusal(self, connect: Connect, reason: str) -> None:
+    def _refused(self, connect: Connect, text: str = "") -> None:
+        reason = text or (self.connection.refused or Reason.UNSPECIFIED_ERROR).name
         observer = self.front.services.observer
         trace_refusal(observer, connect.client_id, self.driver.peer, "connect", reason)
+        self.driver.flush()
 
     def _welcome(self, connect: Connect, agreed: Agreed) -> None:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
         opened, now, naming = agreed.opened, clock.monotonic(), agreed.opened.naming
         record, writes_apache = opened.owned.record, self.front.settings.apache_properties
         self._connected_ms = clock.wall_ms()
-        info = ClientInfo(
-            "mqtt",
-            self.front.name,
-            opened.call.client_id,
-            opened.call.identity.name,
-            self.driver.peer,
-            self._connected_ms,
-            opened.call.tenant,
-        )
         self._forget = self.front.services.clients.joined(
-            info, lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"), self.move
+            opened.info(self._connected_ms),
+            lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"),
+            self.move,
         )
         self.connection.open_qos2.update(opened.owned.received)
         heads = Heads(
@@ -350,7 +361,8 @@ class Client:
         self.connection.accept(agreed.connack, heads, keep_alive_s=agreed.keep_alive_s, now=now)
         if self.front.presence is not None:
             self.front.presence.online(record, connect, self.driver.peer)
-        self._end_with(opened.call.identity.expires_at_ms)
+        if self._proving is not None or opened.call.identity.expires_at_ms:
+            self._proof().hold(opened.call.identity)
         if record.leftovers:
             opened.outbox.take_up(record.leftovers)
         opened.start_feed()
@@ -360,20 +372,17 @@ class Client:
             again.append(Subscribe(0, items))
         for packet in again:
             self._handle_one(packet)
-        self._handle(self.driver, self.connection.continue_reading(now=now))
+        self.read_behind()
+
+    def read_behind(self) -> None:
+        """What came before we could answer."""
+        self._handle(self.driver, self.connection.continue_reading(now=clock.monotonic()))
         self.driver.flush()
 
-    def _end_with(self, expires_at_ms: int) -> None:
-        """Close when the credentials end; 0: they do not."""
-        if not expires_at_ms or self._is_gone:
-            return
-        left_s = (expires_at_ms - clock.wall_ms()) / 1000
-        if left_s <= 0:
-            self.end(Reason.NOT_AUTHORIZED, "its credentials have expired")
-            return
-        loop = asyncio.get_running_loop()
-        delay_s = min(left_s, CREDENTIALS_S_MAX)
-        self._expiring = loop.call_later(delay_s, self._end_with, expires_at_ms)
+    def _proof(self) -> Proving:
+        """Made for clients whose login has a method, or an end."""
+        self._proving = self._proving or Proving(self.front, self.connection, self)
+        return self._proving
 
     # ── publishing ──────────────────────────────────────────────────────────────────────
 
@@ -421,8 +430,8 @@ class Client:
 
     def _lost(self, driver: Driver[Event]) -> None:
         self._is_gone = True
-        if self._expiring is not None:
-            self._expiring.cancel()
+        if self._proving is not None:
+            self._proving.lost()
         self.front.clients.discard(self)
         if self.opened is not None:
             self._leave()

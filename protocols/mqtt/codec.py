@@ -178,8 +178,8 @@ ACK_REASONS: Final[dict[int, frozenset[int]]] = {
 }
 
 DISCONNECT_REASONS: Final = frozenset(
-    # [MQTT 5, table 3-10]; which of them a client may send: ``connection``
-    (0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3))
+    # [MQTT 5, table 3-10, and 0x8C by 2.4]; which of them a client may send: ``states``
+    (0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3))
 )
 
 

@@ -6,11 +6,11 @@ resolved here, and whatever the peer does wrong ends here, in the words of its v
 """
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.canonical import Head, Message
 from protocols.message_runs import MessageRun
+from protocols.mqtt.auth_turns import BEFORE_CONNACK, AuthTurns
 from protocols.mqtt.codec import (
     decode_packet,
     find_body,
@@ -32,6 +32,7 @@ from protocols.mqtt.packets import (
     V5,
     V31,
     V311,
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -50,6 +51,13 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property, find_int, find_str
 from protocols.mqtt.publish_rows import take_rows
+from protocols.mqtt.states import (
+    ALLOWED,
+    CLIENT_DISCONNECT_REASONS,
+    SERVER_ONLY,
+    Limits,
+    State,
+)
 from protocols.tuples import new_tuple
 
 EARLY_BYTES_MAX: Final = 1 << 20
@@ -60,58 +68,6 @@ EARLY_BYTES_HIGH: Final = 1 << 15
 
 NO_HEADS: Final = Heads("")
 """Before CONNACK nobody publishes."""
-
-
-class State(Enum):
-    AWAITING_CONNECT = 1
-    OPENING = 2  # CONNECT is with the owner; what follows it waits unread
-    CONNECTED = 3
-    ENDING = 4  # nothing more is read, answers still go
-    CLOSED = 5
-
-
-# CONNECT first [MQTT-3.1.0-1] and only once [MQTT-3.1.0-2].
-ALLOWED: Final[dict[State, tuple[type[Packet], ...]]] = {
-    State.AWAITING_CONNECT: (Connect,),
-    State.OPENING: (),
-    State.CONNECTED: (
-        Publish,
-        Puback,
-        Pubrec,
-        Pubrel,
-        Pubcomp,
-        Subscribe,
-        Unsubscribe,
-        Pingreq,
-        Disconnect,
-    ),
-    State.ENDING: (),
-    State.CLOSED: (),
-}
-
-SERVER_ONLY: Final = frozenset(
-    (PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
-)
-
-CLIENT_DISCONNECT_REASONS: Final = frozenset(
-    # [MQTT 5, table 3-10, "sent by client"]
-    (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
-)
-
-
-class Limits(NamedTuple):
-    """What this server tells and enforces."""
-
-    connect_s_max: float = 10.0
-    connect_bytes_max: int = 256 * 1024
-    packet_bytes_max: int = 2_000_000
-    receive_max: int = 1024
-    """Publishes above QoS 0 that may be unanswered; to 5.0 clients a contract."""
-
-    topic_alias_max: int = 10
-    qos_max: int = 2
-    takes_retained: bool = True
-    levels: frozenset[int] = frozenset((V31, V311, V5))  # protocol levels that are spoken
 
 
 class MqttConnection:
@@ -134,6 +90,9 @@ class MqttConnection:
         self.is_bridge = False
         self.refused: Reason | None = None
         self.heads = NO_HEADS
+        self.auth: AuthTurns | None = None
+        """Of a client that named a method."""
+
         self._limits = limits
         self._run_firsts = _run_firsts(limits)
         self._silence_s_max = 0.0
@@ -171,7 +130,9 @@ class MqttConnection:
         return self._parse(data, now)
 
     def continue_reading(self, *, now: float) -> list[Event]:
-        """The events of what came behind the CONNECT."""
+        """The events of what came behind the CONNECT, or behind an AUTH."""
+        if self._is_too_early():
+            return [self._refuse_early()]
         data = bytes(self._rest)
         self._rest.clear()
         return self._parse(data, now) if data else []
@@ -189,10 +150,18 @@ class MqttConnection:
         """Answer CONNECT; *keep_alive_s* is the value in force (0: none)."""
         assert self.state is State.OPENING
         self.state = State.CONNECTED
+        if self.auth is not None:
+            self.auth.end()
         self.heads = heads
         self._silence_s_max = keep_alive_s * 1.5  # [MQTT-3.1.2-22]
         self.deadline = now + self._silence_s_max if keep_alive_s else None
         self._out.append(encode_packet(connack, self.version))
+
+    def challenge(self, packet: Auth) -> None:
+        """Ask the client; before CONNACK ``continue_reading`` comes next."""
+        if self.state is State.OPENING:
+            self.state = State.PROVING
+        self._out.append(encode_packet(packet, V5))
 
     def refuse(self, reason: Reason, properties: PacketProperties = ()) -> None:
         """Answer CONNECT with a refusal and close."""
@@ -235,7 +204,20 @@ class MqttConnection:
         self.deadline = None
         self._rest.clear()
 
+    def _is_too_early(self) -> bool:
+        """Whether a client with a method did not wait for CONNACK [MQTT-3.1.2-30]."""
+        return self.auth is not None and bool(self._rest) and self._rest[0] not in BEFORE_CONNACK
+
+    def _refuse_early(self) -> Lost:
+        text = f"first byte 0x{self._rest[0]:02X} before CONNACK"
+        if self.state is State.CONNECTED:
+            return self.fail(Reason.PROTOCOL_ERROR, text)
+        self.refuse(Reason.PROTOCOL_ERROR)
+        return Lost(Reason.PROTOCOL_ERROR, text)
+
     def _wait(self) -> list[Event]:
+        if self._is_too_early():
+            return [self._refuse_early()]
         if len(self._rest) <= EARLY_BYTES_HIGH:
             return []
         if len(self._rest) <= EARLY_BYTES_MAX:
@@ -258,6 +240,8 @@ class MqttConnection:
             return [*events, Overrun()]
         except PacketError as error:
             is_silent = isinstance(error, SilentError)
+            if self.state is State.PROVING and not is_silent:
+                self._out.append(encode_packet(Connack(error.reason), V5))  # [MQTT 5, 4.13.1]
             events.append(self.fail(error.reason, str(error), is_silent=is_silent))
         if self.state is State.CLOSED:
             return events
@@ -364,6 +348,9 @@ class MqttConnection:
         if self.state is State.CONNECTED:
             if end - position > limits.packet_bytes_max:
                 raise PacketError(Reason.PACKET_TOO_LARGE, f"{end - position} bytes")
+        elif self.state is State.PROVING:
+            if end - position > limits.connect_bytes_max:
+                raise PacketError(Reason.PACKET_TOO_LARGE, f"AUTH of {end - position} bytes")
         elif data[position] >> 4 != PacketType.CONNECT:
             raise protocol_error(f"first byte 0x{data[position]:02X} where CONNECT is due")
         elif end - position > limits.connect_bytes_max:
@@ -393,9 +380,8 @@ class MqttConnection:
     def _check_type(self, first: int, size: int) -> None:
         """What only a server sends, or nobody: whatever is in it."""
         packet_type = first >> 4
-        if packet_type == PacketType.AUTH and self.version == V5:
-            # no method is configured, so none can have been agreed on [MQTT-4.12.0-7]
-            raise protocol_error("AUTH without an authentication method")
+        if packet_type == PacketType.AUTH and self.version == V5 and self.auth is None:
+            raise protocol_error("AUTH without an authentication method")  # [MQTT-4.12.0-7]
         if packet_type in SERVER_ONLY:
             if packet_type == PacketType.PINGRESP and size:
                 raise SilentError(Reason.MALFORMED_PACKET, "PINGRESP with a body")
@@ -419,6 +405,14 @@ class MqttConnection:
             self.deadline = None  # the peer has done its part
             self.is_bridge = packet.is_bridge
             self._session_expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, 0)
+            method = find_str(packet.properties, Property.AUTHENTICATION_METHOD)
+            self.auth = AuthTurns(method) if method is not None else None
+            events.append(packet)
+        elif isinstance(packet, Auth):
+            assert self.auth is not None
+            self.auth.take(packet)
+            if self.state is State.PROVING:
+                self.state = State.OPENING
             events.append(packet)
         elif isinstance(packet, Pubrec | Pubrel | Pubcomp | Subscribe | Unsubscribe):
             events.append(packet)

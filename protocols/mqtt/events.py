@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from protocols.canonical import Message
 from protocols.mqtt.packets import (
+    Auth,
     Connect,
     Disconnect,
     Pubcomp,
@@ -64,7 +65,14 @@ Event = (
     | Subscribe
     | Unsubscribe
     | Disconnect
+    | Auth
     | Early
     | Overrun
     | Lost
 )
+
+Ordered = PublishRun | Publish | Subscribe | Unsubscribe | Pubrel
+"""What keeps its order behind a SUBSCRIBE; acknowledgements and pings do not wait."""
+
+ORDERED: Final = (PublishRun, Publish, Subscribe, Unsubscribe, Pubrel)
+"""The same for ``isinstance``: a union is made anew wherever it is written."""

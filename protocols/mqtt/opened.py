@@ -25,6 +25,7 @@ from protocols.mqtt.sessions import (
     session_group,
     share_group,
 )
+from protocols.observing import ClientInfo
 from protocols.pipeline import DeliveryStream
 
 
@@ -198,6 +199,19 @@ class Opened:
         if self._feeds is None:
             self._feeds = {}
         return self._feeds
+
+    def info(self, connected_ms: int) -> ClientInfo:
+        """For the table of clients."""
+        call, peer = self.call, self._driver.peer
+        return ClientInfo(
+            "mqtt",
+            self.front.name,
+            call.client_id,
+            call.identity.name,
+            peer,
+            connected_ms,
+            call.tenant,
+        )
 
     # ── feeds ───────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from protocols.canonical import Call, Identity
 from protocols.doors import client_certificate
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
+from protocols.exchanges import Proved
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import Event
@@ -24,7 +25,7 @@ from protocols.mqtt.packets import (
     Reason,
     Will,
 )
-from protocols.mqtt.properties import Property, find_int, find_str, is_as_it_says
+from protocols.mqtt.properties import Property, find_int, is_as_it_says
 from protocols.mqtt.records import WillRecord
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.sessions import (
@@ -49,6 +50,15 @@ ADMISSION: Final[dict[Code, Reason]] = {
 }
 
 
+class Caller(NamedTuple):
+    """Who knocks, as far as CONNECT and TLS say."""
+
+    connect: Connect
+    certificate: ClientCertificate
+    tenant: str
+    credentials: Credentials
+
+
 class Agreed(NamedTuple):
     """What CONNACK tells, and the session it opens."""
 
@@ -60,18 +70,10 @@ class Agreed(NamedTuple):
 # ── CONNECT ─────────────────────────────────────────────────────────────────────────────
 
 
-async def open_session(
-    front: Front,
-    owner: Owner,
-    connection: MqttConnection,
-    driver: Driver[Event],
-    connect: Connect,
-) -> Agreed | None:
-    """
-    Everything up to CONNACK; None: refused, the refusal is queued.
-
-    Raises Refused if the directory or all stores are away.
-    """
+def hear(
+    front: Front, connection: MqttConnection, driver: Driver[Event], connect: Connect
+) -> Caller | None:
+    """What is judged before anybody is asked who it is; None: refused, the refusal is queued."""
     if connect.will is not None and connect.will.topic.startswith("$CONTROL/"):
         connection.fail(Reason.NOT_AUTHORIZED, "a will to an administrative topic")
         return None
@@ -84,7 +86,40 @@ async def open_session(
     if front.services.is_banned(peer=driver.peer, tenant=tenant, client_id=client_id):
         connection.refuse(Reason.BANNED)
         return None
-    identity = await _authenticate(front, driver, connect, client_id, certificate)
+    source = front.settings.tls.identity if front.settings.tls is not None else "cn"
+    certificate_name = certificate.identity(source)
+    credentials = Credentials(
+        protocol="mqtt",
+        listener=front.name,
+        user=connect.user or "",
+        password=connect.password or b"",
+        certificate_name=certificate_name,
+        client_id=client_id,
+        peer=driver.peer,
+        has_credentials=_has_credentials(connect, certificate_name),
+    )
+    return Caller(connect, certificate, tenant, credentials)
+
+
+async def open_session(
+    front: Front,
+    owner: Owner,
+    connection: MqttConnection,
+    driver: Driver[Event],
+    caller: Caller,
+    proved: Proved | None,
+) -> Agreed | None:
+    """
+    Everything up to CONNACK; None: refused, the refusal is queued.
+
+    Raises Refused if the directory or all stores are away.
+
+    Args:
+        proved: by enhanced authentication; None: the client named no method.
+    """
+    connect, client_id = caller.connect, caller.credentials.client_id
+    certificate, tenant = caller.certificate, caller.tenant
+    identity = proved.identity if proved is not None else await _authenticate(front, caller)
     if identity is None:
         has_shown = connect.user is not None
         connection.refuse(Reason.BAD_USER_NAME_OR_PASSWORD if has_shown else Reason.NOT_AUTHORIZED)
@@ -118,7 +153,10 @@ async def open_session(
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
         return None
     asked = connect._replace(will=will)
-    return await _agree(front, owner, connection, driver, asked, call, naming, renderings)
+    own: PacketProperties = ()
+    if proved is not None and connection.auth is not None:
+        own = connection.auth.properties(proved.data)
+    return await _agree(front, owner, connection, driver, asked, call, naming, renderings, own)
 
 
 def server_reference(front: Front) -> PacketProperties:
@@ -129,8 +167,6 @@ def server_reference(front: Front) -> PacketProperties:
 
 def _why_not(front: Front, connect: Connect) -> Reason | None:
     """What is wrong with a CONNECT that is well formed."""
-    if find_str(connect.properties, Property.AUTHENTICATION_METHOD) is not None:
-        return Reason.BAD_AUTHENTICATION_METHOD
     if not connect.client_id and (
         connect.version == V31 or (connect.version != V5 and not connect.clean_start)
     ):
@@ -150,28 +186,10 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     return None
 
 
-async def _authenticate(
-    front: Front,
-    driver: Driver[Event],
-    connect: Connect,
-    client_id: str,
-    certificate: ClientCertificate,
-) -> Identity | None:
-    source = front.settings.tls.identity if front.settings.tls is not None else "cn"
-    certificate_name = certificate.identity(source)
-    found = await front.services.authenticator.authenticate(
-        Credentials(
-            protocol="mqtt",
-            listener=front.name,
-            user=connect.user or "",
-            password=connect.password or b"",
-            certificate_name=certificate_name,
-            client_id=client_id,
-            peer=driver.peer,
-            has_credentials=_has_credentials(connect, certificate_name),
-        )
-    )
-    return _admitted(front.settings, connect, certificate_name, found)
+async def _authenticate(front: Front, caller: Caller) -> Identity | None:
+    found = await front.services.authenticator.authenticate(caller.credentials)
+    certificate_name = caller.credentials.certificate_name
+    return _admitted(front.settings, caller.connect, certificate_name, found)
 
 
 def _admitted(
@@ -219,8 +237,14 @@ async def _agree(
     call: Call,
     naming: Naming,
     renderings: Renderings,
+    own: PacketProperties,
 ) -> Agreed | None:
-    """Take the session, open its streams, write CONNACK's properties."""
+    """
+    Take the session, open its streams, write CONNACK's properties.
+
+    Args:
+        own: properties of CONNACK that this login brings.
+    """
     settings, properties = front.settings, connect.properties
     expiry_s = _expiry_s(front, connect)
     keep_alive_s, is_bounded = connect.keep_alive_s, False
@@ -238,6 +262,7 @@ async def _agree(
         Reason.SUCCESS,
         owned.is_present,
         _connack_properties(front, connect, call.client_id, expiry_s, limit_s if is_bounded else 0)
+        + own
         if connect.version == V5
         else (),
     )

@@ -11,9 +11,9 @@ from protocols import unix_sockets
 from protocols.doors import DoorSettings
 from protocols.errors import ConfigError
 from protocols.groups import GroupSpec, ShareStrategy
-from protocols.mqtt.connection import Limits
 from protocols.mqtt.naming import RewriteRule, check_mount_point
 from protocols.mqtt.packets import NEVER_EXPIRES_S, V5, V31, V311
+from protocols.mqtt.states import Limits
 from protocols.mqtt.topics import parse_filter
 from protocols.sections import checked
 
@@ -106,8 +106,13 @@ class MqttSettings(DoorSettings):
     users; the ACL says what they may. ``false``: none, also where there are no users. Absent: they
     come in as long as the gateway has no users."""
 
+    authentication_methods: tuple[str, ...] | None = None
+    """Methods of enhanced authentication (5.0) that are taken, such as ``SCRAM-SHA-256``; absent:
+    all that ``users`` and ``authenticators`` bring; ``[]``: none. Others are told 0x8C."""
+
     connect_s_max: float = Field(default=10.0, gt=0)
-    """From the open socket to a whole CONNECT."""
+    """From the open socket to a whole CONNECT, and from there to the end of an enhanced
+    authentication."""
 
     connect_bytes_max: int = Field(default=256 * 1024, ge=256)
     """Largest CONNECT, will included."""
@@ -231,6 +236,9 @@ class MqttSettings(DoorSettings):
     def strategy_of(self, share: str) -> ShareStrategy:
         name = self.shared_strategies.get(share, self.shared_strategy)
         return ShareStrategy[name.upper()]
+
+    def takes_method(self, method: str) -> bool:
+        return self.authentication_methods is None or method in self.authentication_methods
 
     def limited(self, group: GroupSpec) -> GroupSpec:
         """A group that keeps messages for clients, within this listener's bound."""

@@ -66,7 +66,7 @@ V5_TEXT: Final = """
 3.1.2-27 s no alias where the client takes none
 3.1.2-28 s no Response Information unless asked for
 3.1.2-29 s no reason strings where problem information is not wanted
-3.1.2-30 c with a method, only AUTH and DISCONNECT before CONNACK
+3.1.2-30 s with a method, only AUTH and DISCONNECT before CONNACK
 3.1.3-1 s payload fields in their order
 3.1.3-2 s the client id names the session
 3.1.3-3 s a client id is present
@@ -207,9 +207,9 @@ V5_TEXT: Final = """
 3.14.4-2 s DISCONNECT closes
 3.14.4-3 s DISCONNECT 0 discards the will
 3.15.1-1 s AUTH's flags are 0
-3.15.2-1 - no method is configured: AUTH is never sent
-3.15.2-2 - no method is configured: AUTH is never sent
-3.15.2-3 - no method is configured: AUTH is never sent
+3.15.2-1 s AUTH has one of its three reasons
+3.15.2-2 - no Reason String is sent in AUTH
+3.15.2-3 - no User Property is sent in AUTH
 4.1.0-1 s a session is kept while its connection is open
 4.1.0-2 s it is gone once its expiry has passed
 4.2-1 s an ordered, lossless stream
@@ -260,14 +260,14 @@ V5_TEXT: Final = """
 4.9.0-2 s no publish above QoS 0 at quota 0
 4.9.0-3 s all other packets are processed at quota 0
 4.12.0-1 s an unknown method: 0x8C, and closed
-4.12.0-2 - no method is configured
+4.12.0-2 s a challenge is an AUTH with 0x18
 4.12.0-3 c a client answers AUTH with 0x18
-4.12.0-4 - no method is configured
-4.12.0-5 - no method is configured
+4.12.0-4 s who does not prove it is closed
+4.12.0-5 s AUTH and a good CONNACK name the method
 4.12.0-6 s no method: no AUTH from the server
 4.12.0-7 s no method: AUTH from the client is an error
-4.12.1-1 c a client keeps its method
-4.12.1-2 - no method is configured
+4.12.1-1 s a client keeps its method
+4.12.1-2 s who does not prove it again is told so and closed
 4.13.1-1 s a malformed packet or a protocol error closes
 4.13.2-1 s a reason of 0x80 or above closes
 6.0.0-1 s WebSocket: binary frames only

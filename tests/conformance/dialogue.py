@@ -1,11 +1,12 @@
 """A connection without sockets: bytes in, what it told and whether it closed."""
 
-from protocols.mqtt.connection import Limits, MqttConnection, State
+from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import OVERRUN, Event, Overrun
 from protocols.mqtt.fields import encode_string, encode_varint
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import V5, Connack, Connect, PacketProperties, Reason
+from protocols.mqtt.states import Limits, State
 
 LIMITS = Limits(receive_max=4, topic_alias_max=2, packet_bytes_max=1000)
 

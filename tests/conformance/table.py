@@ -25,6 +25,16 @@ ELSEWHERE: Final[dict[tuple[int, str], str]] = {
     "test_a_shared_qos_2_message_ends_with_its_session",
     (V5, "4.12.0-6"): "tests/conformance/test_connect.py::"
     "test_mqtt_3_1_4_5_connack_comes_first_and_once",
+    **{
+        (V5, number): f"tests/protocols/test_mqtt_auth.py::{name}"
+        for numbers, name in (
+            ("3.1.2-30 4.12.0-4 3.15.2-1", "test_before_connack_wrong_words_are_refused"),
+            ("4.12.0-2 4.12.0-5", "test_a_challenge_and_connack_with_the_servers_proof"),
+            ("4.12.1-1", "test_connected_wrong_words_are_an_end"),
+            ("4.12.1-2", "test_who_becomes_another_is_closed"),
+        )
+        for number in numbers.split()
+    },
     (V311, "7.0.0-1"): "tests/interop/test_bridge_mosquitto.py::test_both_ways_without_circles",
 }
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from protocols.mqtt.connection import (
     EARLY_BYTES_HIGH,
     EARLY_BYTES_MAX,
-    Limits,
     MqttConnection,
-    State,
 )
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
@@ -31,6 +29,7 @@ from protocols.mqtt.packets import (
     SubscribeItem,
 )
 from protocols.mqtt.properties import Property
+from protocols.mqtt.states import Limits, State
 
 LIMITS = Limits(receive_max=4, topic_alias_max=2, packet_bytes_max=1000)
 

@@ -26,6 +26,7 @@ from protocols.canonical import (
 )
 from protocols.directory import Put, PutResult, Record, Subscription
 from protocols.errors import Code, Refused
+from protocols.exchanges import Exchange
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
 from protocols.observing import ClientInfo
 from protocols.pipeline import Credentials, GroupPolicy, TopicInfo
@@ -382,6 +383,7 @@ class FakeServices:
         self.broker = broker or FakeBroker()
         self.name, self.epoch = name, epoch
         self.users: dict[str, bytes] = {}
+        self.methods: dict[str, Callable[[], Exchange]] = {}
         self.denied: set[tuple[str, str]] = set()
         self.admit_code = Code.OK
         self.is_cut_off = False
@@ -412,6 +414,11 @@ class FakeServices:
         if self.users.get(credentials.user) != credentials.password:
             return None
         return Identity(name=credentials.user)
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange | None:
+        """As ``methods`` says."""
+        make = self.methods.get(method)
+        return make() if make is not None else None
 
     def is_allowed(
         self,
