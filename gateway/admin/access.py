@@ -67,7 +67,7 @@ class Access:
         end = self._sessions.get(cookies.get(COOKIE, ""))
         if end is not None and end > clock.monotonic():
             return True
-        kind, _, value = headers.get("authorization", "").partition(" ")
+        kind, _, value = headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer" and self.token:
             return hmac.compare_digest(value.encode(), self.token.encode())
         if kind.lower() != "basic" or self._is_open:

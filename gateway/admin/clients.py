@@ -1,17 +1,15 @@
 """Kick and ban, over the admin API: at every gateway at once."""
 
 import logging
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from aiohttp import web
 
-from gateway.admin.routes import Route
 from gateway.bans import KICK_MS, Ban, Bans
 from gateway.clients import ClientTable
 from gateway.observing import Observer
 from protocols import clock
-from protocols.daemon.requests import Answer, Request, json_answer
 from protocols.daemon.units import parse_duration_ms
 from protocols.errors import Code, Refused
 
@@ -32,40 +30,40 @@ class ClientRoutes:
         """The gateway has its lease: there is something to ask."""
         self.bans, self.observer = bans, observer
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[web.RouteDef]:
         return [
-            Route("DELETE", "/api/clients/{client_id+}", self._kick),
-            Route("POST", "/api/clients/{client_id+}/kick", self._kick),
-            Route("GET", "/api/bans", self._list),
-            Route("POST", "/api/bans", self._add),
-            Route("DELETE", "/api/bans/{kind}/{value+}", self._remove),
-            Route("GET", "/api/traces", self._list_traces),
-            Route("POST", "/api/traces", self._start_trace),
-            Route("GET", "/api/traces/{name}", self._read_trace),
-            Route("DELETE", "/api/traces/{name}", self._stop_trace),
-            Route("GET", "/api/slow-subscriptions", self._slow),
+            web.delete("/api/clients/{client_id:.+}", self._kick),
+            web.post("/api/clients/{client_id:.+}/kick", self._kick),
+            web.get("/api/bans", self._list),
+            web.post("/api/bans", self._add),
+            web.delete("/api/bans/{kind}/{value:.+}", self._remove),
+            web.get("/api/traces", self._list_traces),
+            web.post("/api/traces", self._start_trace),
+            web.get("/api/traces/{name}", self._read_trace),
+            web.delete("/api/traces/{name}", self._stop_trace),
+            web.get("/api/slow-subscriptions", self._slow),
         ]
 
-    async def _kick(self, request: Request) -> Answer:
+    async def _kick(self, request: web.Request) -> web.StreamResponse:
         """Here; with ``everywhere`` at the other gateways too."""
-        client_id = request.parts["client_id"]
-        count = self._clients.kick(client_id, protocol=request.wish("protocol"))
-        if any(name == "everywhere" for name, _ in request.query):
+        client_id = request.match_info["client_id"]
+        count = self._clients.kick(client_id, protocol=request.query.get("protocol", ""))
+        if "everywhere" in request.query:
             kick = Ban(kind="client", value=client_id, at_ms=clock.wall_ms(), until_ms=KICK_MS)
             return await self._answer(kick, {"kicked": count, "everywhere": True})
         if count:
-            logger.info("kicked client %s by %s", client_id, request.peer)
-        return json_answer({"kicked": count}, status=200 if count else 404)
+            logger.info("kicked client %s by %s", client_id, request.remote)
+        return web.json_response({"kicked": count}, status=200 if count else 404)
 
-    async def _list(self, request: Request) -> Answer:
+    async def _list(self, request: web.Request) -> web.StreamResponse:
         bans = [msgspec.to_builtins(ban) for ban in self.bans or ()]
-        return json_answer({"bans": bans})
+        return web.json_response({"bans": bans})
 
-    async def _add(self, request: Request) -> Answer:
+    async def _add(self, request: web.Request) -> web.StreamResponse:
         """``{kind, value, for, tenant, reason}``; ``for`` is ``10m`` or absent: for good."""
         now_ms = clock.wall_ms()
         try:
-            body = request.json()
+            body = await request.json()
             duration_ms = parse_duration_ms(body.get("for", 0))
             ban = Ban(
                 kind=body["kind"],
@@ -74,69 +72,71 @@ class ClientRoutes:
                 until_ms=now_ms + int(str(duration_ms)) if duration_ms else 0,
                 at_ms=now_ms,
                 reason=str(body.get("reason", ""))[:200],
-                by=str(request.peer),
+                by=str(request.remote),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return json_answer({"error": f"wants kind and value: {error}"}, status=400)
+            return web.json_response({"error": f"wants kind and value: {error}"}, status=400)
         return await self._answer(ban, {})
 
-    async def _answer(self, ban: Ban, more: dict[str, Any]) -> Answer:
+    async def _answer(self, ban: Ban, more: dict[str, Any]) -> web.StreamResponse:
         if self.bans is None:
-            return json_answer({"error": "starting"}, status=503)
+            return web.json_response({"error": "starting"}, status=503)
         try:
             written = await self.bans.add(ban)
         except Refused as error:
-            return json_answer({"error": str(error)}, status=STATUS.get(error.code, 503))
+            return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
         logger.info("%s %s banned until %d by %s", ban.kind, ban.value, ban.until_ms, ban.by)
-        return json_answer({**msgspec.to_builtins(written), **more})
+        return web.json_response({**msgspec.to_builtins(written), **more})
 
-    async def _remove(self, request: Request) -> Answer:
+    async def _remove(self, request: web.Request) -> web.StreamResponse:
         if self.bans is None:
-            return json_answer({"error": "starting"}, status=503)
-        info = request.parts
+            return web.json_response({"error": "starting"}, status=503)
+        info = request.match_info
         try:
-            is_gone = await self.bans.remove(info["kind"], info["value"], request.wish("tenant"))
+            is_gone = await self.bans.remove(
+                info["kind"], info["value"], request.query.get("tenant", "")
+            )
         except Refused as error:
-            return json_answer({"error": str(error)}, status=STATUS.get(error.code, 503))
-        return json_answer({"removed": int(is_gone)}, status=200 if is_gone else 404)
+            return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
+        return web.json_response({"removed": int(is_gone)}, status=200 if is_gone else 404)
 
     # ── looking closer ──────────────────────────────────────────────────────────────────
 
-    async def _list_traces(self, request: Request) -> Answer:
+    async def _list_traces(self, request: web.Request) -> web.StreamResponse:
         traces = self.observer.traces() if self.observer is not None else []
-        return json_answer({"traces": [trace._asdict() for trace in traces]})
+        return web.json_response({"traces": [trace._asdict() for trace in traces]})
 
-    async def _start_trace(self, request: Request) -> Answer:
+    async def _start_trace(self, request: web.Request) -> web.StreamResponse:
         """``{kind: client|topic|ip, value, for}``."""
         if self.observer is None:
-            return json_answer({"error": "starting"}, status=503)
+            return web.json_response({"error": "starting"}, status=503)
         try:
-            body = request.json()
+            body = await request.json()
             duration_ms = int(str(parse_duration_ms(body.get("for", "5m"))))
             trace = await self.observer.start_trace(
                 str(body["kind"]), str(body["value"]), duration_ms
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return json_answer({"error": f"wants kind and value: {error}"}, status=400)
+            return web.json_response({"error": f"wants kind and value: {error}"}, status=400)
         except Refused as error:
-            return json_answer({"error": str(error)}, status=STATUS.get(error.code, 503))
-        return json_answer(trace._asdict())
+            return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
+        return web.json_response(trace._asdict())
 
-    async def _read_trace(self, request: Request) -> Answer:
+    async def _read_trace(self, request: web.Request) -> web.StreamResponse:
         """The file of a trace that runs."""
         traces = self.observer.traces() if self.observer is not None else []
-        name = request.parts["name"]
+        name = request.match_info["name"]
         found = next((trace for trace in traces if trace.name == name), None)
         if found is None:
-            return json_answer({"error": "no trace of that name is running"}, status=404)
-        return Answer(file=Path(found.file), kind="application/octet-stream")
+            return web.json_response({"error": "no trace of that name is running"}, status=404)
+        return web.FileResponse(found.file)
 
-    async def _stop_trace(self, request: Request) -> Answer:
-        observer, name = self.observer, request.parts["name"]
+    async def _stop_trace(self, request: web.Request) -> web.StreamResponse:
+        observer, name = self.observer, request.match_info["name"]
         is_known = observer is not None and observer.stop_trace(name)
-        return json_answer({"stopped": int(is_known)}, status=200 if is_known else 404)
+        return web.json_response({"stopped": int(is_known)}, status=200 if is_known else 404)
 
-    async def _slow(self, request: Request) -> Answer:
+    async def _slow(self, request: web.Request) -> web.StreamResponse:
         """Subscribers that got messages late, the worst first."""
         found = self.observer.slowest(100) if self.observer is not None else []
-        return json_answer({"slow": [entry._asdict() for entry in found]})
+        return web.json_response({"slow": [entry._asdict() for entry in found]})

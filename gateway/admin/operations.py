@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.admin.routes import Route
+from aiohttp import web
+
 from gateway.config import GatewayConfig
 from gateway.draining import OVER_MS_MAX, Drain
 from gateway.weights import Weights
-from protocols.daemon.requests import Answer, Request, json_answer
 from protocols.daemon.units import parse_duration_ms
 from protocols.driver import split_bind
 from protocols.errors import Code, Refused
@@ -28,23 +28,23 @@ class OperationRoutes:
         self.weights: Weights | None = None
         """There once the gateway has its lease."""
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[web.RouteDef]:
         return [
-            Route("GET", "/api/drain", self._status),
-            Route("POST", "/api/drain", self._begin),
-            Route("DELETE", "/api/drain", self._undo),
-            Route("GET", "/api/weights", self._list_weights),
-            Route("PUT", "/api/weights/{route}", self._set_weights),
-            Route("DELETE", "/api/weights/{route}", self._reset_weights),
+            web.get("/api/drain", self._status),
+            web.post("/api/drain", self._begin),
+            web.delete("/api/drain", self._undo),
+            web.get("/api/weights", self._list_weights),
+            web.put("/api/weights/{route}", self._set_weights),
+            web.delete("/api/weights/{route}", self._reset_weights),
         ]
 
-    async def _status(self, request: Request) -> Answer:
-        return json_answer(self._drain.status())
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(self._drain.status())
 
-    async def _begin(self, request: Request) -> Answer:
+    async def _begin(self, request: web.Request) -> web.StreamResponse:
         """``{over: 30s, to: {mqtt: host:port}}``, both optional."""
         try:
-            body = request.json() if request.body else {}
+            body = await request.json() if request.can_read_body else {}
             over_ms = int(str(parse_duration_ms(body.get("over", OVER_DEFAULT))))
             to = {str(name): str(address) for name, address in body.get("to", {}).items()}
             for address in to.values():
@@ -54,25 +54,25 @@ class OperationRoutes:
         if not 0 <= over_ms <= OVER_MS_MAX:
             return _wrong("over is at most a day")
         self._drain.begin(over_ms, to)
-        logger.info("drain over %d ms by %s", over_ms, request.peer)
-        return json_answer(self._drain.status(), status=202)
+        logger.info("drain over %d ms by %s", over_ms, request.remote)
+        return web.json_response(self._drain.status(), status=202)
 
-    async def _undo(self, request: Request) -> Answer:
+    async def _undo(self, request: web.Request) -> web.StreamResponse:
         await self._drain.undo()
-        logger.info("drain undone by %s", request.peer)
-        return json_answer(self._drain.status())
+        logger.info("drain undone by %s", request.remote)
+        return web.json_response(self._drain.status())
 
-    async def _list_weights(self, request: Request) -> Answer:
+    async def _list_weights(self, request: web.Request) -> web.StreamResponse:
         rows = self.weights.table(self._config()) if self.weights is not None else []
-        return json_answer({"weights": rows})
+        return web.json_response({"weights": rows})
 
-    async def _set_weights(self, request: Request) -> Answer:
+    async def _set_weights(self, request: web.Request) -> web.StreamResponse:
         """``{<cluster>: <weight>, …}``."""
         if self.weights is None:
-            return json_answer({"error": "starting"}, status=503)
-        route = request.parts["route"]
+            return web.json_response({"error": "starting"}, status=503)
+        route = request.match_info["route"]
         try:
-            body: Any = request.json()
+            body: Any = await request.json()
         except ValueError as error:
             return _wrong(str(error))
         if not isinstance(body, dict) or not body:
@@ -81,22 +81,22 @@ class OperationRoutes:
             await self.weights.set(self._config(), route, body)
         except Refused as error:
             return _refused(error)
-        logger.info("weights of %s set to %s by %s", route, body, request.peer)
+        logger.info("weights of %s set to %s by %s", route, body, request.remote)
         return await self._list_weights(request)
 
-    async def _reset_weights(self, request: Request) -> Answer:
+    async def _reset_weights(self, request: web.Request) -> web.StreamResponse:
         if self.weights is None:
-            return json_answer({"error": "starting"}, status=503)
+            return web.json_response({"error": "starting"}, status=503)
         try:
-            is_gone = await self.weights.reset(request.parts["route"])
+            is_gone = await self.weights.reset(request.match_info["route"])
         except Refused as error:
             return _refused(error)
-        return json_answer({"reset": int(is_gone)}, status=200 if is_gone else 404)
+        return web.json_response({"reset": int(is_gone)}, status=200 if is_gone else 404)
 
 
-def _wrong(text: str) -> Answer:
-    return json_answer({"error": text}, status=400)
+def _wrong(text: str) -> web.StreamResponse:
+    return web.json_response({"error": text}, status=400)
 
 
-def _refused(error: Refused) -> Answer:
-    return json_answer({"error": str(error)}, status=STATUS.get(error.code, 503))
+def _refused(error: Refused) -> web.StreamResponse:
+    return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))

@@ -1,27 +1,38 @@
-"""The admin listener: ``/healthz /readyz /metrics``, ``GET /api/clients`` and kick."""
+"""
+The admin listener (aiohttp): ``/healthz /readyz /metrics``, ``GET /api/clients`` and kick.
 
+aiohttp is imported with this module, which is imported when the listener exists.
+"""
+
+import asyncio
 import html
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
+
+from aiohttp import web
 
 from gateway.admin.access import COOKIE, SESSION_S, Access
 from gateway.admin.clients import ClientRoutes
 from gateway.admin.operations import OperationRoutes
-from gateway.admin.routes import Route, find
 from gateway.clients import ClientTable
 from gateway.metrics import Registry
-from protocols.daemon.http import HttpServer
-from protocols.daemon.requests import Answer, Request, json_answer
+from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
+from protocols.driver import listen, split_bind
 
 logger = logging.getLogger("tidegate.admin")
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+BODY_BYTES_MAX: Final = 1 << 20
+HANDSHAKE_S_MAX: Final = 10.0
+"""A connection whose first request head is not whole by then is closed."""
+
 PAGE = """<!doctype html><meta charset="utf-8"><title>Tidegate</title>
 <style>body{{font:15px system-ui;margin:2em;max-width:60em}}td,th{{padding:.2em 1em .2em 0;
 text-align:left}}</style><h1>Tidegate {name}</h1><table>{listeners}</table>
@@ -53,78 +64,98 @@ class AdminServer:
         self._unready = unready
         self._listeners = listeners
         self._explain = explain
-        malformed = metrics.counter("admin_malformed", "Requests that were no HTTP")
-        self._http = HttpServer(self._respond, malformed.inc)
-        self._routes: list[Route] = [
-            Route("GET", "/healthz", self._healthz),
-            Route("GET", "/readyz", self._readyz),
-            Route("GET", "/metrics", self._get_metrics),
-            Route("GET", "/api/clients", self._get_clients),
-            Route("GET", "/api/explain", self._get_explain),
-            *self.client_routes.routes(),
-            *self.operations.routes(),
-            Route("GET", "/", self._page),
-        ]
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._doors: Doors = {}
+        self._malformed = metrics.counter("admin_malformed", "Requests that were no HTTP")
 
     async def start(self, bind: str) -> tuple[str, int]:
         """Listen; the bound host and port. Raises OSError."""
-        return await self._http.start(bind)
+        app = web.Application(
+            middlewares=[_answer_safely, self._guard], client_max_size=BODY_BYTES_MAX
+        )
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._get_metrics),
+                web.get("/api/clients", self._get_clients),
+                web.get("/api/explain", self._get_explain),
+                *self.client_routes.routes(),
+                *self.operations.routes(),
+                web.get("/", self._page),
+            ]
+        )
+        log = logging.getLogger("tidegate.admin.http")
+        log.addFilter(NoTracebacks(self._malformed.inc))
+        self._runner = runner = web.AppRunner(
+            app, access_log=None, logger=log, handle_signals=False, shutdown_timeout=2.0
+        )
+        await runner.setup()
+
+        def connection() -> asyncio.Protocol:
+            assert runner.server is not None
+            return Guard(runner.server(), self._doors, HANDSHAKE_S_MAX)
+
+        self._server = await listen(connection, bind)
+        return split_bind(bind)[0], int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        await self._http.stop()
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     # ── access ──────────────────────────────────────────────────────────────────────────
 
-    async def _respond(self, request: Request) -> Answer:
-        """Common headers; a fault of ours is a 500 without its trace."""
-        try:
-            answer = await self._guard(request)
-        except Exception:
-            logger.exception("admin request failed")
-            answer = json_answer({"error": "internal error"}, status=500)
-        return answer._replace(headers={**answer.headers, **HEADERS})
-
-    async def _guard(self, request: Request) -> Answer:
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        door = self._doors.get(request.transport) if request.transport is not None else None
+        if door is not None:
+            door.is_awake = True
         if request.path in ("/healthz", "/readyz"):
-            return await find(self._routes, request)
-        token = request.wish("token")
-        if token and request.path == "/":
+            return await handler(request)
+        token = request.query.get("token")
+        if token is not None and request.path == "/":
             return self._log_in(token)
         is_reading = request.method in ("GET", "HEAD")
-        if is_reading and self.access.may_read(request.headers.get("host", "")):
-            return await find(self._routes, request)
-        if await self.access.may_change(request.headers, request.cookies(), request.peer):
-            return await find(self._routes, request)
-        status = 403 if "authorization" in request.headers else 401
+        if is_reading and self.access.may_read(request.host):
+            return await handler(request)
+        if await self.access.may_change(request.headers, request.cookies, str(request.remote)):
+            return await handler(request)
+        status = 403 if "Authorization" in request.headers else 401
         challenge = {} if status == 403 else {"WWW-Authenticate": 'Basic realm="tidegate"'}
-        return json_answer({"error": "not allowed"}, status=status, headers=challenge)
+        return web.json_response({"error": "not allowed"}, status=status, headers=challenge)
 
-    def _log_in(self, token: str) -> Answer:
+    def _log_in(self, token: str) -> web.StreamResponse:
         session = self.access.open_session(token)
         if not session:
-            return json_answer({"error": "this token is spent or wrong"}, status=403)
-        cookie = f"{COOKIE}={session}; HttpOnly; Max-Age={int(SESSION_S)}; Path=/; SameSite=Strict"
-        return Answer(status=303, headers={"Location": "/", "Set-Cookie": cookie})
+            return web.json_response({"error": "this token is spent or wrong"}, status=403)
+        answer = web.Response(status=303, headers={"Location": "/"})
+        answer.set_cookie(
+            COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="Strict", path="/"
+        )
+        return answer
 
     # ── answers ─────────────────────────────────────────────────────────────────────────
 
-    async def _healthz(self, request: Request) -> Answer:
-        return json_answer({"status": "ok", "gateway": self._gateway})
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ok", "gateway": self._gateway})
 
-    async def _readyz(self, request: Request) -> Answer:
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
         reasons = self._unready()
-        return json_answer(
+        return web.json_response(
             {"status": "ready" if not reasons else "not ready", "reasons": reasons},
             status=503 if reasons else 200,
         )
 
-    async def _get_metrics(self, request: Request) -> Answer:
+    async def _get_metrics(self, request: web.Request) -> web.StreamResponse:
         page, content_type = self._metrics.expose()
-        return Answer(page, kind=content_type)
+        return web.Response(body=page, headers={"Content-Type": content_type})
 
-    async def _get_clients(self, request: Request) -> Answer:
-        wanted = request.wish("protocol")
-        return json_answer(
+    async def _get_clients(self, request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("protocol")
+        return web.json_response(
             {
                 "gateway": self._gateway,
                 "clients": [
@@ -138,20 +169,17 @@ class AdminServer:
                         "connected_ms": info.connected_ms,
                     }
                     for number, info in self._clients.items()
-                    if wanted in ("", info.protocol)
+                    if wanted in (None, info.protocol)
                 ],
             }
         )
 
-    async def _get_explain(self, request: Request) -> Answer:
-        lists = {
-            name: [value for key, value in request.query if key == name]
-            for name in ("roles", "headers")
-        }
-        first = dict(reversed(request.query))
-        return json_answer(self._explain({**first, **lists}))
+    async def _get_explain(self, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        lists = {name: query.getall(name, []) for name in ("roles", "headers")}
+        return web.json_response(self._explain({**query, **lists}))
 
-    async def _page(self, request: Request) -> Answer:
+    async def _page(self, request: web.Request) -> web.StreamResponse:
         rows = "".join(
             f"<tr><th>{html.escape(name)}<td>{html.escape(address)}</tr>"
             for name, address in self._listeners().items()
@@ -161,4 +189,18 @@ class AdminServer:
             for _, info in list(self._clients.items())[:200]
         )
         page = PAGE.format(name=html.escape(self._gateway), listeners=rows, clients=clients)
-        return Answer(page.encode(), kind="text/html; charset=utf-8")
+        return web.Response(text=page, content_type="text/html")
+
+
+@web.middleware
+async def _answer_safely(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Common headers; a fault of ours is a 500 without its trace."""
+    try:
+        answer = await handler(request)
+    except web.HTTPException as error:
+        answer = web.json_response({"error": error.reason}, status=error.status)
+    except Exception:
+        logger.exception("admin request failed")
+        answer = web.json_response({"error": "internal error"}, status=500)
+    answer.headers.update(HEADERS)
+    return answer

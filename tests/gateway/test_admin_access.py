@@ -24,7 +24,7 @@ class Door:
 
 
 def basic(user: str, password: str) -> dict[str, str]:
-    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ async def test_a_token_is_good_once_and_becomes_a_session() -> None:
     """The cookie lasts; the token does not."""
     access = Access("admin", Door(), Door(), is_open=True)
     token = access.token
-    assert await access.may_change({"authorization": f"Bearer {token}"}, {}, "p")
+    assert await access.may_change({"Authorization": f"Bearer {token}"}, {}, "p")
     session = access.open_session(token)
     assert session
     assert access.open_session(token) == ""
-    assert not await access.may_change({"authorization": f"Bearer {token}"}, {}, "p")
+    assert not await access.may_change({"Authorization": f"Bearer {token}"}, {}, "p")
     assert await access.may_change({}, {COOKIE: session}, "p")
     assert not await access.may_change({}, {COOKIE: session + "x"}, "p")
 
@@ -65,8 +65,8 @@ async def test_with_users_everything_takes_an_admin() -> None:
     assert await access.may_change(basic("root", "right"), {}, "p")
     assert not await access.may_change(basic("root", "wrong"), {}, "p")
     assert not await access.may_change(basic("bob", "right"), {}, "p")
-    assert not await access.may_change({"authorization": "Basic ???"}, {}, "p")
-    assert not await access.may_change({"authorization": "Bearer "}, {}, "p")
+    assert not await access.may_change({"Authorization": "Basic ???"}, {}, "p")
+    assert not await access.may_change({"Authorization": "Bearer "}, {}, "p")
 
 
 def test_the_table_of_clients() -> None:

@@ -13,7 +13,6 @@ WANTED = (
     "gateway.commands.run",
     "gateway.app",
     "gateway.local",
-    "gateway.admin.server",
     "protocols.daemon.lifecycle",
     "protocols.mqtt.adapter",
 )
