@@ -64,6 +64,14 @@ class Catalog:
                 self._deliveries.books.advance(group, queue, min(offset, queue.next))
         return self._core.wait(None)
 
+    def forget_offsets(self, group: str, now: Now) -> None:
+        """All that the RocketMQ group has committed."""
+        known = self._parts.offsets.of_group(group)
+        if known:
+            self._core.at(now)
+            rows = [(group, topic, queue_id, -1) for topic, queue_id in known]
+            self._parts.offsets.commit(rows)
+
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:
         """-1: none committed."""
         return self._parts.offsets.get(group, topic, queue_id)

@@ -130,8 +130,10 @@ def query_queue(
     topic, queue_id = text_field(fields, "topic"), int_field(fields, "queueId")
     group = fields.get("consumerGroup", "")
     count = max(0, min(int_field(fields, "count"), QUEUE_ENTRIES_MAX))
-    if context.topic(topic) is None:
-        raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic[{topic}] not exist")
+    config = context.topic(topic)
+    if config is None or not 0 <= queue_id < config.read_queue_count:
+        remark = f"{queue_id}@{topic} is not exist!"
+        return request.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
     low, high = context.engine.offset_range(topic, queue_id)
     start = max(int_field(fields, "index"), low)
     known = context.clients.subscription(group, topic) if group else None

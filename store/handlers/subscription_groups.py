@@ -1,7 +1,8 @@
 """Consumer groups by standard codes: configuration, progress (200, 201, 207, 208, 225, 352)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -12,7 +13,7 @@ from protocols.remoting import bodies
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import RETRY_PREFIX, retry_topic
-from protocols.remoting.headers import text_field
+from protocols.remoting.headers import bool_field, text_field
 from store.answers import TopicConfig
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
@@ -21,6 +22,12 @@ from store.handlers.system_topics import READ_WRITE
 
 TABLE = "group"
 """Table of the engine's settings that holds subscription groups, as JSON."""
+
+
+PRIORITY_FACTOR: Final = "priority.factor"
+"""How many of a hundred pops look at the highest queue first; ours always do."""
+
+PRIORITY_FACTOR_MAX: Final = 100
 
 
 def group_config(context: Context, name: str) -> bodies.GroupConfig | None:
@@ -95,6 +102,8 @@ def _update(
     now = clock.read()
     for config in configs:
         check_group_name(config.group_name)
+        known = group_config(context, config.group_name)
+        config.attributes = altered(known.attributes if known else {}, config.attributes)
         text = msgspec.json.encode(config)
         pending = context.engine.catalog.put_setting(TABLE, config.group_name, text, now)
         use_group(context, config.group_name, now)
@@ -102,6 +111,25 @@ def _update(
         return request.answer()
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
+
+
+def altered(known: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """
+    Attributes of a group, ``+k`` (or ``k``) set and ``-k`` taken away. Raises Refused for what no
+    group can have. Source: ``SubscriptionGroupAttributes``.
+    """
+    found = dict(known)
+    for change, value in changes.items():
+        name = change.lstrip("+-")
+        if name != PRIORITY_FACTOR:
+            raise Refused(Code.BAD_REQUEST, name, f"unsupported key: {name}")
+        if change.startswith("-"):
+            found.pop(name, None)
+            continue
+        if not (value.isdecimal() and value.isascii() and int(value[:4]) <= PRIORITY_FACTOR_MAX):
+            raise Refused(Code.BAD_REQUEST, name, f"{value!r} is no number up to 100")
+        found[name] = value
+    return found
 
 
 def get_group(
@@ -130,11 +158,13 @@ def get_all_groups(
 def delete_group(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
-    """Forget the configuration and what the group has popped."""
+    """Forget the configuration, what the group has popped and, if wanted, where it stood."""
     name = text_field(request.fields, "groupName")
     now = clock.read()
     for group in context.pop_groups(name):
         context.engine.drop_group(group, 0, now)
+    if bool_field(request.fields, "cleanOffset"):
+        context.engine.catalog.forget_offsets(name, now)
     pending = context.engine.catalog.put_setting(TABLE, name, None, now)
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None

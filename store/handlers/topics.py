@@ -29,6 +29,9 @@ ATTRIBUTES: Final = {
 }
 """What a topic can have beside ``reserve.time``, and the values."""
 
+UNCHANGEABLE: Final = ("queue.type", "cleanup.policy")
+"""As long as the topic lives (``TopicAttributes``)."""
+
 
 def update_topic(
     context: Context, connection: Connection, request: RemotingCommand
@@ -128,7 +131,17 @@ def altered(known: TopicConfig | None, changes: Mapping[str, str]) -> dict[str, 
             hint = f"{value!r} is not in {', '.join(ATTRIBUTES[name])}"
             raise Refused(Code.BAD_REQUEST, name, hint)
         found[name] = value
+    if known is not None:
+        check_unchanged(known.attributes, found)
     return found
+
+
+def check_unchanged(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise Refused where a topic that is there would become another kind of topic."""
+    for name in UNCHANGEABLE:
+        if before.get(name) != after.get(name):
+            hint = f"attempt to update an unchangeable attribute. key: {name}"
+            raise Refused(Code.BAD_REQUEST, name, hint)
 
 
 def delete_topic(

@@ -152,8 +152,15 @@ class ConsumerOffsets:
         self.apply_commit(offsets)
 
     def apply_commit(self, offsets: Offsets) -> None:
+        """An offset below 0 forgets what was committed."""
         for group, topic, queue_id, offset in offsets:
-            self._by_group.setdefault(group, {})[topic, queue_id] = offset
+            table = self._by_group.setdefault(group, {})
+            if offset >= 0:
+                table[topic, queue_id] = offset
+                continue
+            table.pop((topic, queue_id), None)
+            if not table:
+                del self._by_group[group]
 
     def forget_topic(self, name: str) -> None:
         """What the record of a topic's end means for offsets."""

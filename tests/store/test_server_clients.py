@@ -4,6 +4,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from namesrv.app import NameServer
 from namesrv.config import NamesrvConfig
 from protocols.remoting import bodies
@@ -171,6 +173,12 @@ async def test_topics_are_made_listed_and_deleted(client: RemotingClient) -> Non
     changed = bodies.decode_body(bodies.TopicConfig, one.body).attributes
     assert changed == {"message.type": "FIFO", "reserve.time": "5"}
     assert "TBW102" in topics
+    kept = {"+queue.type": "BatchCQ", "-cleanup.policy": "", "+cleanup.policy": "DELETE"}
+    for name, value in kept.items():
+        fields = update | {"attributes": f"{name}={value}"}
+        answer = await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        is_change = name != "-cleanup.policy"
+        assert (answer.code == ResponseCode.INVALID_PARAMETER) == is_change, name
     stats = await ask(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "N"})
     assert len(parse(stats.body)["offsetTable"]) == 3
     assert (await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "N"})).code == 0
@@ -194,6 +202,59 @@ async def test_groups_are_configured(client: RemotingClient) -> None:
     assert (await ask(client, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "N"})).code == 0
     gone = await ask(client, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "N"})
     assert gone.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_a_group_has_the_attributes_that_it_was_given(client: RemotingClient) -> None:
+    """As with topics: ``+k`` sets, ``-k`` takes away, what no group can have is refused."""
+
+    async def change(**attributes: str) -> int:
+        signed = {name.replace("_", "."): value for name, value in attributes.items()}
+        changes = {("-" if not value else "+") + name: value for name, value in signed.items()}
+        body = bodies.encode_body(bodies.GroupConfig(group_name="N", attributes=changes))
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        return (await ask(client, code, None, body)).code
+
+    async def attributes() -> dict[str, str]:
+        one = await ask(client, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "N"})
+        return bodies.decode_body(bodies.GroupConfig, one.body).attributes
+
+    assert await change(priority_factor="50") == 0
+    assert await attributes() == {"priority.factor": "50"}
+    for bad in ({"no_such": "1"}, {"priority_factor": "101"}, {"priority_factor": "x"}):
+        assert await change(**bad) == ResponseCode.INVALID_PARAMETER
+    assert await change() == 0
+    assert await attributes() == {"priority.factor": "50"}
+    assert await change(priority_factor="") == 0
+    assert await attributes() == {}
+
+
+@pytest.mark.parametrize(("clean", "left"), [("true", None), ("false", "1")])
+async def test_a_deleted_group_forgets_where_it_stood_if_that_is_wanted(
+    tmp_path: Path, clean: str, left: str | None
+) -> None:
+    """Over a restart, too: who comes under its name begins as anybody does."""
+    at = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+    async with running_store(tmp_path) as store, connected(store) as client:
+        for _ in range(2):
+            await send(client, b"x")
+        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "1"})
+        gone = {"groupName": "G", "cleanOffset": clean}
+        assert (await ask(client, RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
+    async with running_store(tmp_path) as store, connected(store) as client:
+        asked = at | {"setZeroIfNotFound": "false"}
+        answer = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, asked)
+        assert answer.fields.get("offset") == left
+        table = await ask(client, RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
+        assert bool(parse(table.body)["offsetTable"]) == (left is not None)
+
+
+async def test_a_queue_that_is_not_there_has_no_entries(client: RemotingClient) -> None:
+    """321, with the code of Apache's broker."""
+    await send(client, b"x")
+    for topic, queue_id, code in (("T", 0, 0), ("T", 99, 1), ("T", -1, 1), ("no-such", 0, 1)):
+        fields = {"topic": topic, "queueId": str(queue_id), "index": "0", "count": "1"}
+        answer = await ask(client, RequestCode.QUERY_CONSUME_QUEUE, fields)
+        assert answer.code == code, (topic, queue_id)
 
 
 async def test_an_offset_is_reset(client: RemotingClient) -> None:
