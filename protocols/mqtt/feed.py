@@ -133,9 +133,9 @@ class Feed:
         """A quarter of it is used up; less would be news too often."""
         return self._finished_count + self.credit - self._allowed >= self.credit >> 2
 
-    def mark(self, handle: ReceiptHandle, packet_id: int) -> None:
-        """Note the packet id of a QoS 1 publish at the store; nobody waits for it."""
-        self._marks.append((handle, packet_id, Stage.SENT))
+    def mark(self, handle: ReceiptHandle, packet_id: int, stage: int = Stage.SENT) -> None:
+        """Note the packet id, of a QoS 1 publish if no *stage* is told; nobody waits for it."""
+        self._marks.append((handle, packet_id, stage))
         self._outbox.settle_soon(self)
 
     def mark_run(self, handles: list[ReceiptHandle], numbers: list[bytes]) -> None:

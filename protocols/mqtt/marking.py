@@ -63,6 +63,9 @@ class Marking:
         self._waiting: dict[tuple[str, str], deque[Marked]] = {}
         """Store → PUBRELs whose marks it does not have, in order."""
 
+        self._releases: dict[int, Marked] = {}
+        """Packet id → a PUBREL that has not left."""
+
     def after(self, item: Marked) -> None:
         """Send once the store has it on disk."""
         if item.stage == Stage.SENT:
@@ -70,7 +73,9 @@ class Marking:
             self.publish_count += 1
             self._publishes.setdefault(_store(item), deque()).append(publish)
             self._tasks.start(self._publish(publish), name=f"publish {item.packet_id}")
-        elif (waiting := self._waiting.get(_store(item))) is not None:
+            return
+        self._releases[item.packet_id] = item
+        if (waiting := self._waiting.get(_store(item))) is not None:
             waiting.append(item)
         else:
             self._tasks.start(self._release(item), name=f"release {item.packet_id}")
@@ -83,7 +88,15 @@ class Marking:
         return bool(publishes)
 
     async def close(self) -> None:
+        """
+        End what waits; marks of PUBRELs that have not left are left to the feeds.
+
+        A client may send PUBREC and go at once: on its return it gets PUBREL and not the publish.
+        """
         await self._tasks.close()
+        for item in self._releases.values():
+            item.feed.mark(item.handle, item.packet_id, item.stage)
+        self._releases.clear()
 
     async def _publish(self, publish: _Publish) -> None:
         item = publish.item
@@ -141,6 +154,7 @@ class Marking:
 
     def _marked(self, item: Marked) -> None:
         item.flight.stage = item.stage
+        self._releases.pop(item.packet_id, None)
         self._send(item.packet)
 
 

@@ -21,6 +21,10 @@ class Store:
         self.away = {"a"}
         self.tried = asyncio.Event()
         self.forgotten: list[int] = []
+        self.left: list[tuple[ReceiptHandle, int, int]] = []
+
+    def mark(self, handle: ReceiptHandle, packet_id: int, stage: int) -> None:
+        self.left.append((handle, packet_id, stage))
 
     def forget(self, handle: ReceiptHandle) -> None:
         self.forgotten.append(handle.position)
@@ -87,6 +91,20 @@ async def test_pubrels_wait_for_their_store_in_order() -> None:
     assert first.stage == Stage.RECEIVED
     assert world.taken_back == []
     await world.marking.close()
+
+
+async def test_a_pubrec_counts_though_its_client_goes_at_once() -> None:
+    """PUBREC and DISCONNECT in one segment: the next connection gets PUBREL, not the publish."""
+    world = World()
+    world.after(2, Stage.RECEIVED, b"sent")
+    assert await world.sent_count(1) == [b"sent"]
+    world.after(0, Stage.RECEIVED, b"store away")
+    await world.store.tried.wait()
+    world.after(1, Stage.RECEIVED, b"behind it")
+    world.after(2, Stage.RECEIVED, b"not begun")
+    await world.marking.close()
+    assert world.sent == [b"sent"]
+    assert world.store.left == [(HANDLES[at], at + 1, Stage.RECEIVED) for at in (0, 1, 2)]
 
 
 async def test_what_follows_a_publish_without_its_mark_follows_it_again() -> None:
