@@ -35,7 +35,7 @@ from protocols.observing import Metrics
 from protocols.pipeline import Pipeline
 from protocols.remoting.private import IndexItem
 from protocols.remoting.settling import AckAction, AckItem
-from protocols.stored_names import number_of, subject_of
+from protocols.stored_names import number_of, subject_of, tenant_and_name
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.dispatch")
@@ -249,9 +249,7 @@ class DispatchPort:
 
 def address_of(message: StoredMessage) -> tuple[str, str]:
     """(tenant, address): of a topic in a namespace without an address of its own, the bare name."""
-    tenant, separator, bare = message.topic.partition("%")
-    if not separator or not tenant:
-        tenant, bare = "", message.topic
+    tenant, bare = tenant_and_name(message.topic)
     found = message.properties.get
     return tenant, subject_of(found("TG_SUBJECT", ""), found("originMqttTopic", ""), bare)
 

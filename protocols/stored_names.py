@@ -99,6 +99,12 @@ def is_system(name: str) -> bool:
     return name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
 
 
+def tenant_and_name(topic: str) -> tuple[str, str]:
+    """Of a stored topic: whose namespace it is in ("": nobody's), and its name there."""
+    tenant, separator, name = topic.partition("%")
+    return (tenant, name) if separator and tenant else ("", topic)
+
+
 def subject_of(own: AnyStr, origin: AnyStr, topic: AnyStr) -> AnyStr:
     """
     The address of a stored message.

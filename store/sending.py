@@ -22,6 +22,7 @@ from protocols.remoting.sending import (
     SendSet,
     SetFlag,
 )
+from protocols.stored_names import tenant_and_name
 from store.answers import STORE_FULL, AppendRecord, AppendResult
 from store.appender import ITEM_BITS, NOWHERE, Draft, Plan, append_messages
 from store.bulk import Bulk
@@ -505,8 +506,8 @@ class Sender:
 
 def retained_change(record: bytes | memoryview, position: int, flags: int) -> RetainedChange:
     """What the record does to the value of its address."""
-    subject = str(property_of(record, b"TG_SUBJECT"), "utf-8", "replace") or topic_of(record)
-    tenant = str(property_of(record, b"TG_TENANT"), "utf-8", "replace")
+    tenant, name = tenant_and_name(topic_of(record))
+    subject = str(property_of(record, b"TG_SUBJECT"), "utf-8", "replace") or name
     is_clear = flags & EntryFlag.CLEARS_RETAINED
     return RetainedChange(tenant, subject, CLEARED if is_clear else position)
 

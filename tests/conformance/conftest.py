@@ -13,7 +13,7 @@ from tests.support.processes import Daemons
 def addresses() -> Iterator[dict[str, tuple[str, int]]]:
     with Daemons() as daemons:
         up = daemons.up(arguments=("-c", str(Path(__file__).parent / "clauses.yaml")))
-        yield {name: up.address(name) for name in ("mqtt", "mqtt-ws", "bounded", "modest")}
+        yield {name: up.address(name) for name in ("mqtt", "mqtt-ws", "bounded", "modest", "acme")}
 
 
 @pytest.fixture

@@ -170,3 +170,25 @@ def test_a_bridge_hears_nothing_of_its_own(
         assert (found.payload, found.retain) == (b"other", True)
         assert bridge.is_silent()
         other.publish(word, b"", retain=True)
+
+
+@pytest.mark.parametrize("version", [V5, V311])
+def test_a_tenants_retained_values_are_its_own(
+    addresses: dict[str, Address], word: str, version: int
+) -> None:
+    """Its subscribers get them, nobody else does; what it clears is cleared."""
+    acme, others = addresses["acme"], addresses["mqtt"]
+    with (
+        Peer(acme, version, Connect(version, word)) as own,
+        Peer(others, version, Connect(version, word)) as other,
+    ):
+        own.publish(word, b"kept", retain=True)
+        for _ in range(2):
+            other.subscribe(SubscribeItem(f"acme/{word}"), SubscribeItem(word))
+            assert other.is_silent()
+            own.subscribe(SubscribeItem(word))
+            assert own.payloads(1) == [b"kept"]
+            own.unsubscribe(word)
+        own.publish(word, b"", retain=True)
+        own.subscribe(SubscribeItem(word))
+        assert own.is_silent()

@@ -269,7 +269,8 @@ def test_the_last_retained_message_of_each_address(store: Driver) -> None:
     send(store, 1, 1, b"old", TG_SUBJECT="a/b", **facts)
     send(store, 1, 2, b"new", TG_SUBJECT="a/b", **facts)
     send(store, 1, 3, b"c", TG_SUBJECT="a/c", **facts)
-    send(store, 1, 4, b"other", TG_SUBJECT="a/b", TG_TENANT="acme", **facts)
+    store.topic("acme%t")
+    send(store, 1, 4, b"other", topic="acme%t", TG_SUBJECT="a/b", **facts)
     for restarts in (False, True):
         if restarts:
             store.restart()
