@@ -33,7 +33,7 @@ from protocols.mqtt.events import (
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound
-from protocols.mqtt.leftovers import put_aside
+from protocols.mqtt.leftovers import put_aside, take_up
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import Agreed, Caller, hear, open_session, server_reference
@@ -363,8 +363,7 @@ class Client:
             self.front.presence.online(record, connect, self.driver.peer)
         if self._proving is not None or opened.call.identity.expires_at_ms:
             self._proof().hold(opened.call.identity)
-        if record.leftovers:
-            opened.outbox.take_up(record.leftovers)
+        take_up(opened)
         opened.start_feed()
         self.front.board.follow(opened, self.connection)
         again = retained_again(opened)

@@ -26,6 +26,7 @@ from protocols.mqtt.session import (
     Outgoing,
     OutgoingRun,
     Plan,
+    Remaining,
     Source,
     Stage,
     Window,
@@ -78,8 +79,9 @@ class Outbox:
         self._retained_ms_max = retained_ms_max
         self._observer, self._peer = observer, peer
         self._slow_ms, self._since_ms = observer.slow_ms, clock.wall_ms()
-        self._marking = Marking(client_id, self._send_marked, self._taken_back)
+        self._marking = Marking(client_id, self.send_marked, self._taken_back)
         self._resending: deque[tuple[int, bytes]] | None = None
+        self.remaining: Remaining | None = None
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
         self.own_posted = 0
@@ -335,6 +337,8 @@ class Outbox:
         """PUBACKs. Raises PacketError if one answers a QoS 2 publish."""
         if not self.window.acknowledged(packet_ids):
             raise protocol_error("PUBACK of a QoS 2 publish")
+        if self.remaining is not None:
+            self.remaining.done(packet_ids)
         self.pump()
 
     def received(self, packet: Pubrec) -> None:
@@ -348,14 +352,15 @@ class Outbox:
         if flight.qos != 2 or flight.stage == Stage.WAITING:
             raise protocol_error("PUBREC of what is no QoS 2 publish")
         if packet.reason >= 0x80:
-            self.window.finish(packet.packet_id)
-            self.pump()
+            self._finish(packet.packet_id)
             return
         flight.stage = Stage.RECEIVED
         if flight.source is not None and not flight.source.is_marked:
             flight.finish()  # the client has it: it goes to no other member of its share
             flight.source = flight.handle = None
         answer = encode_ack(PUBREL, packet.packet_id, 0, version)
+        if self.remaining is not None and self.remaining.received(packet.packet_id, answer):
+            return
         self._after_mark(flight, packet.packet_id, Stage.RECEIVED, answer)
 
     def completed(self, packet: Pubcomp) -> None:
@@ -365,7 +370,12 @@ class Outbox:
             return
         if flight.qos != 2 or flight.stage != Stage.RECEIVED:
             raise protocol_error("PUBCOMP before PUBREC")
-        self.window.finish(packet.packet_id)
+        self._finish(packet.packet_id)
+
+    def _finish(self, packet_id: int) -> None:
+        self.window.finish(packet_id)
+        if self.remaining is not None:
+            self.remaining.done((packet_id,))
         self.pump()
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
@@ -482,11 +492,11 @@ class Outbox:
         source, handle = flight.source, flight.handle
         if handle is None or not isinstance(source, Feed) or not source.is_marked:
             flight.stage = stage
-            self._send_marked(packet)
+            self.send_marked(packet)
             return
         self._marking.after(Marked(source, handle, flight, packet_id, stage, packet))
 
-    def _send_marked(self, packet: bytes) -> None:
+    def send_marked(self, packet: bytes) -> None:
         self._connection.queue(packet)
         self._flush_soon()
 

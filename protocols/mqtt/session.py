@@ -264,6 +264,20 @@ class OutgoingRun:
         return len(self.column) - self.at
 
 
+class Remaining(Protocol):
+    """What was taken up from the session's record; see ``leftovers``."""
+
+    def received(self, packet_id: int, pubrel: bytes) -> bool:
+        """PUBREC; True: it is one of these, and *pubrel* follows once that is written down."""
+        ...
+
+    def done(self, packet_ids: Sequence[int]) -> None:
+        """Of whatever was sent to the client."""
+        ...
+
+    def end(self) -> None: ...
+
+
 class Stage:
     """Of an unacknowledged publish; as marked in the store."""
 

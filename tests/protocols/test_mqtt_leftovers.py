@@ -15,7 +15,7 @@ from protocols.mqtt.packets import (
     SubscribeItem,
 )
 from protocols.mqtt.properties import Property
-from protocols.mqtt.records import decode_session, session_key
+from protocols.mqtt.records import LeftoverRecord, decode_session, session_key
 from tests.support.fake_services import FakeBroker
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
@@ -103,6 +103,38 @@ async def test_a_shared_qos_2_message_stays_with_its_client() -> None:
                 first.send(Pubcomp(sent.packet_id))
                 assert await first.is_silent()
             assert await second.is_silent()
+
+
+async def test_what_was_completed_at_a_gateway_that_died_does_not_come_again() -> None:
+    """A message that was put aside once, taken up and settled; its packet id is free."""
+    broker = FakeBroker()
+    async with gateway(broker, "gw-1") as (_, address), gateway(broker, "gw-2") as (_, other):
+        async with MqttClient(address, kept(V5, "first")) as first:
+            await first.subscribe(SubscribeItem("$share/g/t", 2))
+            async with MqttClient(address, Connect(V5, "pub")) as pub:
+                for body in (b"received", b"completed"):
+                    await pub.publish("t", body, 2)
+            received, completed = await taken(first), await taken(first)
+        await until(lambda: not is_connected(broker, "first"))
+        async with MqttClient(address, kept(V5, "first")) as first:
+            assert [await taken(first), await taken(first)] == [
+                received._replace(dup=True),
+                completed._replace(dup=True),
+            ]
+            first.send(Pubrec(received.packet_id), Pubrec(completed.packet_id))
+            assert await first.receive() == Pubrel(received.packet_id)
+            assert await first.receive() == Pubrel(completed.packet_id)
+            first.send(Pubcomp(completed.packet_id))
+            await until(lambda: len(leftovers(broker, "first")) == 1)
+            async with MqttClient(other, kept(V5, "first")) as again:
+                assert await again.receive() == Pubrel(received.packet_id)
+                assert await again.is_silent()
+
+
+def leftovers(broker: FakeBroker, client_id: str) -> tuple[LeftoverRecord, ...]:
+    value = broker.records[session_key("", client_id)].value
+    assert value is not None
+    return decode_session(value).leftovers
 
 
 async def test_a_shared_qos_2_message_ends_with_its_session() -> None:
