@@ -5,6 +5,7 @@ Plain messages of standard codes, many at once: the columns of a block without a
 sending runs: neighbours of one message queue, records built, tags hashed.
 """
 
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -23,6 +24,8 @@ from store.retention.room import Room
 
 FLAGS: Final = 1 | int(EntryFlag.HAS_TAG)
 """At least once, with its tag."""
+
+OK: Final = int(Code.OK)
 
 
 class PlainHead:
@@ -90,6 +93,27 @@ class RunResult(NamedTuple):
     hint: str = ""
 
 
+def _results(
+    found: Sequence[RunResult | int], positions: "array[int]", offsets: "array[int]"
+) -> list[RunResult]:
+    """Of each run what *found* has, or of its next so many messages."""
+    if found.count(1) == len(found):  # single messages, all of them stored
+        return [
+            RunResult(OK, (position,), (offset,))
+            for position, offset in zip(positions, offsets, strict=True)
+        ]
+    results: list[RunResult] = []
+    start = 0
+    for item in found:
+        if isinstance(item, RunResult):
+            results.append(item)
+            continue
+        end = start + item
+        results.append(RunResult(OK, positions[start:end], offsets[start:end]))
+        start = end
+    return results
+
+
 class PlainSender:
     """Stores runs."""
 
@@ -139,7 +163,7 @@ class PlainSender:
         bulk = Bulk.of_rows(rows.size, np.repeat(indexes, counts), rows.tag, FLAGS, plans)
         positions, offsets = bulk.append(self._core, rows.records, rows.sums)
         return [
-            RunResult(Code.OK, positions[end - count : end], offsets[end - count : end])
+            RunResult(OK, positions[end - count : end], offsets[end - count : end])
             for count, end in zip(counts, accumulate(counts), strict=True)
         ]
 
@@ -153,26 +177,24 @@ class PlainSender:
         is_full = not self._room.has_room_for(sum([sum(run.lengths) for run in runs]))
         full, at = RunResult(STORE_FULL, hint="the store is full"), self._at
         plan: Plan | RunResult | None
-        for run in runs:
-            plan = run.head.plan
+        for head, run_pieces, run_lengths, run_tags in runs:
+            plan = head.plan
             if is_full:
                 plan = full
-            elif plan is None or run.head.planned_at is not at:
-                plan = self._plan(run.head)
+            elif plan is None or head.planned_at is not at:
+                plan = self._plan(head)
             if isinstance(plan, RunResult):
                 found.append(plan)
                 continue
-            count = len(run.lengths)
+            count = len(run_lengths)
             index = plans.setdefault(plan, len(plans))
-            pieces += run.pieces
+            pieces += run_pieces
+            lengths += run_lengths
+            tags += run_tags
             if count == 1:
-                lengths.append(run.lengths[0])
                 indexes.append(index)
-                tags.append(run.tags[0])
             else:
-                lengths += run.lengths
                 indexes += [index] * count
-                tags += run.tags
             found.append(count)
         if not lengths:
             return [item for item in found if isinstance(item, RunResult)]
@@ -187,16 +209,7 @@ class PlainSender:
                 body, lengths, indexes, list(plans), [FLAGS] * count, [0] * count, tags=tags
             )
             positions, offsets = append_messages(self._core, draft)
-        results: list[RunResult] = []
-        start = 0
-        for item in found:
-            if isinstance(item, RunResult):
-                results.append(item)
-                continue
-            end = start + item
-            results.append(RunResult(Code.OK, positions[start:end], offsets[start:end]))
-            start = end
-        return results
+        return _results(found, positions, offsets)
 
     def _plan(self, head: PlainHead) -> Plan | RunResult:
         """Where runs of *head* go; remembered unless a light queue of theirs may still come."""

@@ -40,7 +40,10 @@ class Gathered(NamedTuple):
 
 
 WaitingPlain = tuple[Connection, RemotingCommand, PlainRun | Gathered, bytes]
-"""(connection, request, messages, id of a message that was sent alone)."""
+"""
+(connection, request, messages, id of a message that was sent alone); of such a message: the answer
+to be, which takes the place of its request.
+"""
 
 
 class Appends:

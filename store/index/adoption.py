@@ -16,7 +16,7 @@ from store.index.pages import SUFFIX, index_name
 from store.index.rebuilding import rebuilt_draft
 from store.log.segments import Segment
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("store.index")
 
 
 def connect_index(core: Core) -> None:

@@ -4,6 +4,8 @@ import pytest
 
 from protocols.remoting.plain_records import PlainRecords
 from store.handlers.plain import ids_of_runs, message_ids
+from store.plain import PlainHead, PlainRun
+from tests.store.engine_kit import Driver, make_record
 
 
 @pytest.mark.parametrize("count", [1, 2, 32])
@@ -32,3 +34,24 @@ def test_each_text_is_judged_by_itself() -> None:
     assert records.message_id(b"UNIQ_KEY\x01id6") == b"id6"
     assert records.message_id(b"xUNIQ_KEY\x01id7\x02") == b""
     assert records.message_id(plain % 8) == b"id8"
+
+
+def test_each_run_gets_its_own_result() -> None:
+    """Of single messages, of batches, and of a topic that is not there any more."""
+    driver = Driver()
+    driver.topic("a")
+    record = make_record("a", b"x", UNIQ_KEY="1")
+    size = len(record)
+    here, gone = PlainHead("a", 0), PlainHead("b", 0)
+    one = PlainRun(here, [record], [size], [0])
+    two = PlainRun(here, [record * 2], [size] * 2, [0, 0])
+    lost = PlainRun(gone, [record], [size], [0])
+    for runs, wanted in (
+        ([one, one], [(0,), (1,)]),
+        ([lost, two], [(), (2, 3)]),
+        ([two, one, lost], [(4, 5), (6,), ()]),
+    ):
+        pending = driver.engine.append_plain(runs, driver.now)
+        driver.drain()
+        assert [tuple(result.offsets) for result in pending.value] == wanted
+        assert [len(result.positions) for result in pending.value] == [len(x) for x in wanted]
