@@ -10,7 +10,7 @@ Exit codes: 0 ok, 1 no, 2 usage, 78 bad configuration.
 import gc
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from typing import Final
 
 import click
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("tidegate"), prog_name="tidegate")
+@click.version_option(package_name="tidegate", prog_name="tidegate")
 def program() -> None:
     """A multi-protocol edge gateway over one message store."""
 

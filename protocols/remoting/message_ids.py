@@ -11,7 +11,8 @@ from protocols.remoting.matrix import Matrix, np
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
-HEX4: Final = tuple(b"%04X" % value for value in range(65536))
+_HEX2: Final = [b"%02X" % value for value in range(256)]
+HEX4: Final = tuple([high + low for high in _HEX2 for low in _HEX2])
 HEX4_ROWS: Final[Matrix] = (
     np.frombuffer(b"".join(HEX4), np.uint8).reshape(65536, 4) if np is not None else None
 )
