@@ -116,7 +116,7 @@ async def _serve(build: Callable[[], Daemon]) -> int:
         if starting.done():
             if (error := starting.result()) is not None:
                 raise error
-            gc.freeze()  # uncollected: a look at all there is takes longer than the garbage is worth
+            gc.freeze()  # uncollected: looking at all there is costs more than the garbage
             loop.add_signal_handler(signal.SIGHUP, _on_reload, daemon, tasks)
             write_ready(daemon.ready_line())
             await stop.wait()

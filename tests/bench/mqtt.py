@@ -73,6 +73,8 @@ CASES = (
     # last: when a hundred thousand filters go, their end takes the servers seconds
     Case("QoS 1 publish to 1,000 topics with a filter each",
          ("topics", "-filters", "1000", "-size", "64")),
+    Case("QoS 1 publish to 100,000 topics with a filter each, the first to each",
+         ("topics", "-filters", "100000", "-subs", "100", "-size", "64", "-first", "-warm", "0.1")),
     Case("QoS 1 publish to 100,000 topics with a filter each",
          ("topics", "-filters", "100000", "-subs", "100", "-size", "64"),
          flat_with="QoS 1 publish to 1,000 topics with a filter each"),

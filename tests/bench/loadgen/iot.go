@@ -4,7 +4,7 @@ package main
 //
 //	loadgen storm  -addr H:P,H:P -conns 5000 -workers 256
 //	loadgen paced  -addr H:P,H:P -conns 100 -rate 28000 -late H:P
-//	loadgen topics -addr H:P -filters 100000 -subs 100 -conns 4 -inflight 256
+//	loadgen topics -addr H:P -filters 100000 -subs 100 -conns 4 -inflight 256 -first
 
 import (
 	"encoding/binary"
@@ -244,6 +244,7 @@ func totals(groups ...[]*pair) (sums [2]int64) {
 }
 
 // runTopics publishes to o.filters topics in turn, each matched by one filter of o.subs clients.
+// Without o.first, each has been published to once before measuring begins.
 func runTopics(o options) {
 	var count atomic.Int64
 	var ready sync.WaitGroup
@@ -271,35 +272,42 @@ func runTopics(o options) {
 	}
 	ready.Wait()
 	lat := make([]*latencies, o.conns)
+	var round sync.WaitGroup
 	for i := range lat {
 		lat[i] = &latencies{}
 		ready.Add(1)
+		round.Add(1)
 		go func(i int) {
 			c, err := connect(o.addr, fmt.Sprintf("%s-pub-%d", o.name, i))
 			fail(err)
 			ready.Done()
-			fail(c.publishTopics(o, i, &count, lat[i]))
+			fail(c.publishTopics(o, i, &count, lat[i], &round))
 		}(i)
 	}
 	ready.Wait()
+	if !o.first {
+		round.Wait()
+	}
 	measure(o, &count, lat)
 }
 
-// publishTopics keeps o.inflight QoS 1 publishes unacknowledged, each to the next topic.
-func (c *client) publishTopics(o options, from int, count *atomic.Int64, lat *latencies) error {
+// publishTopics keeps o.inflight QoS 1 publishes unacknowledged, each to the next topic. It has its
+// part of the topics; when each of them was acknowledged once, a round is done.
+func (c *client) publishTopics(o options, from int, count *atomic.Int64, lat *latencies, round *sync.WaitGroup) error {
 	body := make([]byte, o.size)
-	free, id, number := o.inflight, uint16(0), from*o.filters/o.conns
+	part := o.filters / o.conns
+	free, id, number, acked := o.inflight, uint16(0), 0, 0
 	var sentAt [65536]int64
 	for phase.Load() < 2 {
 		var out []byte
 		at := now()
-		for ; free > 0; free-- {
+		for ; free > 0 && !(o.first && acked+o.inflight-free >= part); free-- {
 			if id++; id == 0 {
 				id = 1
 			}
-			number = (number + 1) % o.filters
 			sentAt[id] = at
-			head := text(nil, fmt.Sprintf("%s/%d/t", o.name, number))
+			head := text(nil, fmt.Sprintf("%s/%d/t", o.name, from*part+number))
+			number = (number + 1) % part
 			out = append(out, packet(0x32, append(binary.BigEndian.AppendUint16(head, id), body...))...)
 		}
 		if _, err := c.conn.Write(out); err != nil {
@@ -316,6 +324,13 @@ func (c *client) publishTopics(o options, from int, count *atomic.Int64, lat *la
 				}
 				free++
 				count.Add(1)
+				if acked++; acked == part {
+					round.Done()
+					if o.first {
+						usedUpOnce.Do(func() { close(usedUp) })
+						return nil
+					}
+				}
 			}
 		}
 	}

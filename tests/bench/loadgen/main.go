@@ -26,7 +26,7 @@ type options struct {
 	rate                               float64
 	batch, queues, topics, from        int
 	pubs, subs                         int
-	fan, kept, shared                  bool
+	fan, kept, shared, first           bool
 	secs, warm                         float64
 }
 
@@ -77,6 +77,12 @@ func ownCPU() float64 {
 	return float64(u.Utime.Sec+u.Stime.Sec) + float64(u.Utime.Usec+u.Stime.Usec)/1e6
 }
 
+// usedUp is closed when there is nothing left to send: measuring ends then.
+var (
+	usedUp     = make(chan struct{})
+	usedUpOnce sync.Once
+)
+
 // measure lets workers warm up, then counts for o.secs; it writes a line "measuring" and
 // "measured" to stdout around it, so that the caller reads the server's counters there.
 func measure(o options, count *atomic.Int64, lat []*latencies) {
@@ -84,7 +90,10 @@ func measure(o options, count *atomic.Int64, lat []*latencies) {
 	fmt.Println("measuring")
 	cpu, n, t := ownCPU(), count.Load(), time.Now()
 	phase.Store(1)
-	time.Sleep(time.Duration(o.secs * float64(time.Second)))
+	select {
+	case <-time.After(time.Duration(o.secs * float64(time.Second))):
+	case <-usedUp:
+	}
 	n, dt := count.Load()-n, time.Since(t).Seconds()
 	cpu = ownCPU() - cpu
 	phase.Store(2)
@@ -133,6 +142,7 @@ func main() {
 	f.IntVar(&o.from, "from", 0, "rsend: where in the round of topics to begin")
 	f.StringVar(&o.kind, "kind", "classic", "apub, acons: x-queue-type")
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
+	f.BoolVar(&o.first, "first", false, "topics: publish once to each; else once before measuring, then again and again")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
 	f.Parse(os.Args[2:])
 	switch os.Args[1] {
