@@ -121,10 +121,14 @@ def _fields(call: Call, command: RemotingCommand) -> dict[str, str]:
 async def query_message(
     session: "Session", call: Call, command: RemotingCommand
 ) -> RemotingCommand:
-    """12: by key or unique key, from all brokers of the topic."""
+    """12: by key or unique key, from all brokers of the topic, each message once."""
     topic = text_field(command.fields, "topic")
     require(session, call, topic, "", "consume")
     fields = _fields(call, command)
+    brokers = session.host.services.brokers.names(fields["topic"])
+    if session.repeats.is_repeated(fields, len(brokers), clock.monotonic()):
+        remark = "what all brokers have was the answer to the same question, just before"
+        return command.answer(ResponseCode.QUERY_NOT_FOUND, remark=remark)
     count = max(1, int_field(fields, "maxNum", 32))
     found = await ask_all(session, fields["topic"], command.code, fields, wait_ms=SEARCH_MS)
     records = [

@@ -275,9 +275,19 @@ async def min_offset(session: "Session", call: Call, command: RemotingCommand) -
 async def search_offset(
     session: "Session", call: Call, command: RemotingCommand
 ) -> RemotingCommand:
-    """29."""
-    at_ms = max(0, int_field(command.fields, "timestamp"))
-    return await _offset_answer(session, call, command, at_ms=at_ms)
+    """29: the broker's own answer, which knows the first and the last offset of a time."""
+    fields = command.fields
+    topic = text_field(fields, "topic")
+    queue = await _queue(
+        session, call, topic, fields.get("bname", ""), int_field(fields, "queueId")
+    )
+    if is_retry_topic(topic):
+        return command.answer(0, {"offset": "0"})
+    stored = qualified(call.tenant, topic)
+    asked = {**fields, "topic": stored, "timestamp": str(max(0, int_field(fields, "timestamp")))}
+    brokers = session.host.services.brokers
+    answer = await _insist(lambda: brokers.ask(stored, queue.broker, command.code, asked))
+    return as_said(command, answer)
 
 
 async def _offset_answer(

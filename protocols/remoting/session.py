@@ -36,6 +36,7 @@ from protocols.remoting.mapping import (
     to_messages,
 )
 from protocols.remoting.peer import Peer
+from protocols.remoting.repeats import Repeats
 from protocols.remoting.replying import REPLY_TO
 from protocols.remoting.requesting import request_of
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
@@ -98,6 +99,7 @@ class Session:
         self.naming = asyncio.Lock()
         """Held while the queue of a commit is looked up: what came after it waits."""
 
+        self.repeats = Repeats()
         self._born = clock.monotonic()
         self._beat = asyncio.Event()
         self._heads = Heads()

@@ -102,8 +102,32 @@ async def test_messages_of_all_brokers(
     hosts = {message.record[64:72] for message in found}
     assert hosts == {encode_host(address)}
     services.brokers.answers = [NOT_FOUND, NOT_FOUND]
-    answer = await client.ask(RequestCode.QUERY_MESSAGE, topic="T", key="k", maxNum="32")
+    answer = await client.ask(RequestCode.QUERY_MESSAGE, topic="T", key="x", maxNum="32")
     assert (answer.code, answer.remark) == (NOT_FOUND.code, NOT_FOUND.remark)
+
+
+async def test_a_question_to_each_broker_is_answered_once_with_all_they_have(
+    client: Client, services: FakeServices
+) -> None:
+    """Clients put the answers together: Java's found each message once per broker."""
+    found = []
+    for _ in range(2):
+        services.brokers.answers = [BrokerAnswer(0, {}, record(b"one"), ""), NOT_FOUND]
+        for _ in services.brokers.brokers:
+            answer = await client.ask(RequestCode.QUERY_MESSAGE, topic="T", key="k", maxNum="32")
+            found.append(len(decode_records(answer.body)))
+    assert found == [1, 0, 1, 0]
+
+
+async def test_the_offset_of_a_time_is_the_brokers(client: Client, services: FakeServices) -> None:
+    """It is asked for the first or the last of that time; the gateway answered the first."""
+    services.brokers.answers = [BrokerAnswer(0, {"offset": "3"}, b"", "")]
+    wanted = {"topic": "T", "queueId": "0", "timestamp": "5", "boundaryType": "UPPER", "bname": "a"}
+    answer = await client.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **wanted)
+    assert (answer.code, answer.fields["offset"]) == (0, "3")
+    assert [(broker, fields) for _, broker, _, fields, _ in services.brokers.asked] == [
+        ("a", wanted)
+    ]
 
 
 async def test_a_message_by_its_place(client: Client, services: FakeServices) -> None:
