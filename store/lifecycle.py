@@ -217,7 +217,7 @@ class Lifecycle:
             share = max(SNAPSHOT_STEP_BYTES_MIN, self._room.usable_bytes // SNAPSHOTS_PER_ROOM)
             cheap = max(CHEAP_SNAPSHOT_BYTES, LOG_PER_STATE * self._snapshot_bytes)
             wanted = min(self._core.config.snapshot_bytes, share, cheap)
-            if self._room.wants_snapshot and log.confirmed == log.end:
+            if self._room.wants_snapshot:
                 is_forced = True
                 if not passed:
                     log.seal_empty()  # two snapshots cannot have one position

@@ -290,10 +290,10 @@ class Log:
         used = (self.end - segments.last.base) / segments.last.capacity if segments.items else 0.0
         return self.spares.wanted(used)
 
-    def drop(self, segment: Segment) -> None:
+    def drop(self, segment: Segment, *, may_file_stay: bool) -> None:
         """It goes; its file lives on, or not."""
         self.segments.drop(segment)
-        self.spares.retire(segment.name, segment.file_bytes)
+        self.spares.retire(segment.name, segment.file_bytes, may_stay=may_file_stay)
 
     def upkeep_due(self) -> Upkeep | None:
         return self.spares.upkeep_due() if self.failure is None else None

@@ -162,10 +162,11 @@ class Spares:
         self._preparing = None
         self._ready.append(work.name)
 
-    def retire(self, name: str, size: int) -> None:
-        """The segment is in nobody's reach any more: its file becomes a spare, or goes."""
+    def retire(self, name: str, size: int, *, may_stay: bool = True) -> None:
+        """The segment is in nobody's reach any more: its file becomes a spare if it *may stay*."""
         upkeep = self._upkeep
-        is_kept = size == self._segment_bytes and self.count + len(upkeep.spares) < SPARES_MAX
+        is_few = self.count + len(upkeep.spares) < SPARES_MAX
+        is_kept = may_stay and is_few and size == self._segment_bytes
         upkeep.given_up.append((name, self._new_name() if is_kept else ""))
 
     def remove(self, name: str) -> None:

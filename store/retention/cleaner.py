@@ -99,8 +99,12 @@ class Cleaner:
         living: Living | None = None
         looked = 0
         core.sealer.is_eager = False
+        room.awaits_snapshot = False
         for segment in list(core.log.segments.items)[:-1]:
-            if segment.end > limit or looked >= LOOKED_MAX:
+            if looked >= LOOKED_MAX:
+                break
+            if segment.end > limit:  # a full log does not grow until the next snapshot is due
+                room.awaits_snapshot = is_pressed and segment.end > room.snapshot_position
                 break
             newest_ms = core.newest_ms.get(segment.number, now.wall_ms)
             is_due = is_pressed or newest_ms + min_ms < now.wall_ms or self._is_compacted(segment)
@@ -203,7 +207,7 @@ class Cleaner:
         core = self._core
         core.log.spares.remove(index_name(segment.number))  # never an index of nothing
         core.cold.left.discard(segment.number)
-        core.log.drop(segment)
+        core.log.drop(segment, may_file_stay=not self._room.is_disk_short)
         core.newest_ms.pop(segment.number, None)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────

@@ -22,8 +22,14 @@ class Room:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._free_bytes = 1 << 62
+        self._refused_bytes = 0
+        """The most that was refused and would not fit at the last look either."""
+
         self.snapshot_position = 0
         """Of the older kept snapshot: recovery starts there, so nothing above it goes."""
+
+        self.awaits_snapshot = False
+        """Room is short, and segments that may be free cannot be judged before the next one."""
 
         self.leaving: dict[Segment, int] = {}
         """Segments that remnants replaced → log position that both snapshots must have passed
@@ -39,7 +45,20 @@ class Room:
         return sum([segment.end - segment.base for segment in self.leaving])
 
     def has_room_for(self, size: int) -> bool:
-        if self._free_bytes < self._core.config.disk_free_bytes_min:
+        """For messages; what is refused counts as pressure until it would fit."""
+        if self._fits(size):
+            return True
+        if size <= self.usable_bytes:
+            self._refused_bytes = max(self._refused_bytes, size)
+        return False
+
+    @property
+    def is_disk_short(self) -> bool:
+        """Others need what is left of it: no file stays for later."""
+        return self._free_bytes < self._core.config.disk_free_bytes_min
+
+    def _fits(self, size: int) -> bool:
+        if self.is_disk_short:
             return False
         return self._core.log.segments.byte_count + size <= self.usable_bytes
 
@@ -54,11 +73,18 @@ class Room:
     def look(self) -> None:
         """Ask the disk how much is free."""
         self._free_bytes = self._core.disk.free_bytes()
+        if self._fits(self._refused_bytes):
+            self._refused_bytes = 0
+
+    @property
+    def _spare_bytes(self) -> int:
+        """What should be left of the usable log."""
+        return int(self.usable_bytes * (1 - PRESSURE))
 
     @property
     def is_under_pressure(self) -> bool:
         """Even when all that is leaving is gone."""
-        spare = int(self.usable_bytes * (1 - PRESSURE))
+        spare = max(self._spare_bytes, self._refused_bytes)
         freed = self.leaving_bytes
         is_disk_full = self._free_bytes + freed < self._core.config.disk_free_bytes_min
         used = self._core.log.segments.byte_count - freed
@@ -67,7 +93,9 @@ class Room:
     @property
     def wants_snapshot(self) -> bool:
         """Files wait for one, and their room is needed."""
-        is_short = not self.has_room_for(int(self.usable_bytes * (1 - PRESSURE)))
+        if self.awaits_snapshot:
+            return True
+        is_short = not self._fits(self._spare_bytes)
         return bool(self.leaving) and (is_short or len(self.leaving) > LEAVING_MAX)
 
 

@@ -199,6 +199,35 @@ def test_a_full_store_refuses_sends_and_goes_on_when_acks_free_it() -> None:
     assert numbered(bodies) == list(range(0, count, 10))
 
 
+@pytest.mark.parametrize(
+    ("segments", "size"),
+    [(12, 2300), (4, 7000)],
+    ids=["before any snapshot", "larger than what counts as pressure"],
+)
+def test_a_store_that_was_filled_at_once_goes_on_when_acks_free_it(
+    segments: int, size: int
+) -> None:
+    """A full log does not grow to its next snapshot, and a message may be a third of it."""
+    store = Driver(config=replace(TINY, log_bytes_max=segments * TINY.segment_bytes))
+    store.topic("t")
+    group = store.open("g", [ReadItem(tag=1, key=A)])
+    for _ in range(100):
+        store.frame += 1
+        frame = make_frame(1, store.frame, [bytes(size)], keys=[A])
+        pending = store.engine.send("gw", frame, store.now)
+        store.drain()
+        if pending.result().refused:
+            break
+    while granted := store.take(group, 10):
+        store.ack(group, granted)
+    for _ in range(4):  # who is refused tries again
+        settle(store)
+        store.frame += 1
+        pending = store.engine.send("gw", make_frame(1, store.frame, [bytes(size)]), store.now)
+        store.drain()
+    assert not pending.result().refused
+
+
 def test_what_is_kept_goes_under_pressure_and_what_is_owed_stays() -> None:
     store = Driver(config=FULL)
     store.topic("t")

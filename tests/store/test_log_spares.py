@@ -43,6 +43,19 @@ def bodies(store: Driver) -> list[bytes]:
     return found
 
 
+def test_a_short_disk_gets_back_what_goes() -> None:
+    """Who would keep it as a spare would refuse sends for want of it."""
+    disk = SimulatedDisk()
+    store = Driver(disk, SHORT)
+    store.topic("t")
+    disk.free = 0
+    round_of(store, b"old")
+    assert spares_of(store) == []
+    disk.free = 1 << 40
+    store.later(1)
+    assert len(store.send(b"again")) == 1
+
+
 def test_a_segment_that_goes_is_used_again() -> None:
     """Same file, new nonce: nothing of the former life is read, before and after a restart."""
     store = Driver(config=SHORT)
