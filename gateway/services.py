@@ -151,7 +151,8 @@ class GatewayServices:
         if verdict.refused_by:
             self._refused["throttled"].inc()
             logger.info("connection refused by throttle %s", verdict.refused_by)
-            return Code.TOO_MANY_REQUESTS
+            quota, rate = Code.LITE_TOPIC_QUOTA_EXCEEDED, Code.TOO_MANY_REQUESTS
+            return quota if verdict.is_quota else rate
         if buckets:
             self._forget_strays(now)
             self._admitted[call.listener, call.peer] = _Admitted(throttle, buckets, now)

@@ -37,6 +37,9 @@ class Verdict(NamedTuple):
     retry_s: float = 0.0
     """When refused: how long until there is room."""
 
+    is_quota: bool = False
+    """Refused by a number, not by a rate: there is room when somebody leaves."""
+
     is_taken: bool = True
     """False: nothing was taken; ask again after the delay."""
 
@@ -243,7 +246,7 @@ class Throttle:
         for bucket in buckets:
             limit = bucket.connections_max
             if limit is not None and bucket.connection_count >= limit:
-                return Verdict(0.0, bucket.name, 1.0), ()
+                return Verdict(0.0, bucket.name, 1.0, is_quota=True), ()
             rate = bucket.connect_tokens
             if rate is not None and (wait := rate.wait_s(1, now)) > 0:
                 return Verdict(0.0, bucket.name, wait), ()

@@ -131,6 +131,18 @@ def _space_of(loop: asyncio.AbstractEventLoop) -> memoryview:
     return found
 
 
+class Traffic:
+    """Bytes of many connections, as their protocols see them: without TLS, with WebSocket."""
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
+UNCOUNTED: Final = Traffic()
+"""Of connections whose owner does not ask."""
+
+
 class Driver(Generic[E]):
     """
     Runs one connection on one socket.
@@ -154,6 +166,7 @@ class Driver(Generic[E]):
         opened: Callable[["Driver[E]"], None] | None = None,
         resumed: Callable[["Driver[E]"], None] | None = None,
         linger_s: float = 0.0,
+        traffic: Traffic = UNCOUNTED,
     ) -> None:
         self.connection = connection
         self.transport: asyncio.Transport | None = None
@@ -169,6 +182,7 @@ class Driver(Generic[E]):
         self._opened = opened
         self._resumed = resumed
         self._linger_s = linger_s
+        self._traffic = traffic
         self._is_lingering = False
         self._loop = asyncio.get_running_loop()
         self._flushes = _flushes_of(self._loop)
@@ -204,6 +218,7 @@ class Driver(Generic[E]):
     def data_received(self, data: bytes) -> None:
         if self._is_lingering:
             return
+        self._traffic.received_bytes += len(data)
         now = self.heard_at = clock.monotonic()
         events = self.connection.receive_data(data, now=now)
         if events:
@@ -303,6 +318,7 @@ class Driver(Generic[E]):
         data = self.connection.data_to_send()
         if not data or transport.is_closing():
             return False
+        self._traffic.sent_bytes += len(data)
         transport.write(data)
         return True
 

@@ -56,7 +56,7 @@ class Code(IntEnum):
     MESSAGE_BODY_EMPTY = 41302
     PRECONDITION_FAILED = 42800
     TOO_MANY_REQUESTS = 42900
-    LITE_TOPIC_QUOTA_EXCEEDED = 42901  # a light queue is at its limit
+    LITE_TOPIC_QUOTA_EXCEEDED = 42901  # a number is at its limit: a light queue's, open connections
     REQUEST_HEADER_FIELDS_TOO_LARGE = 43100
     MESSAGE_PROPERTIES_TOO_LARGE = 43101
     INTERNAL_ERROR = 50000

@@ -442,8 +442,8 @@ class Services(Protocol):
         """
         Bans and connection limits, asked once per connection.
 
-        OK; FORBIDDEN: banned; TOO_MANY_REQUESTS: over a limit; HA_NOT_AVAILABLE: the gateway is
-        full, or drains.
+        OK; FORBIDDEN: banned; TOO_MANY_REQUESTS: they come too fast; LITE_TOPIC_QUOTA_EXCEEDED:
+        too many are open; HA_NOT_AVAILABLE: the gateway is full, or drains.
         """
         ...
 

@@ -57,7 +57,6 @@ from protocols.mqtt.proving import Proving
 from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, automatic_items, retained_again
 from protocols.mqtt.tracing import trace_events, trace_refusal
-from protocols.mqtt.websocket import WebSocketConnection
 from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
@@ -85,21 +84,14 @@ class Client:
         settings = front.settings
         self.front = front
         self.connection = MqttConnection(settings.limits, now=clock.monotonic())
-        wire: MqttConnection | WebSocketConnection = self.connection
-        if settings.websocket:
-            wire = WebSocketConnection(
-                self.connection,
-                path=settings.path,
-                origins=settings.origins,
-                frame_bytes_max=settings.packet_bytes_max + 16,
-            )
         self.driver: Driver[Event] = Driver(
-            wire,
+            front.framed(self.connection),
             handle=self._handle,
             lost=self._lost,
             opened=self._opened,
             resumed=self._resumed,
             linger_s=LINGER_S,
+            traffic=front.traffic,
         )
         self.opened: Opened | None = None
         self._waiting: deque[Ordered] = NONE_WAITING
@@ -425,6 +417,7 @@ class Client:
             self.opened.settle()
 
     def _opened(self, driver: Driver[Event]) -> None:
+        self.front.socket_count += 1
         self.front.clients.add(self)
 
     def _lost(self, driver: Driver[Event]) -> None:

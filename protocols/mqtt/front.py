@@ -5,6 +5,8 @@ from collections import OrderedDict
 from typing import Final, Protocol
 
 from protocols.canonical import Call, Properties
+from protocols.driver import Traffic
+from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.naming import Naming
 from protocols.mqtt.presence import Presence
 from protocols.mqtt.rendering import Renderings
@@ -12,6 +14,7 @@ from protocols.mqtt.sessions import Sessions
 from protocols.mqtt.settings import MqttSettings
 from protocols.mqtt.sources import source_properties
 from protocols.mqtt.system import Board, Counted
+from protocols.mqtt.websocket import WebSocketConnection
 from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
@@ -87,6 +90,8 @@ class Front:
 
         metrics = services.metrics
         self.accepted_count = 0
+        self.socket_count = 0
+        self.traffic = Traffic()
         self.received = Counted(
             metrics.counter("mqtt_received", "Publishes received from MQTT clients", listener=name)
         )
@@ -113,6 +118,17 @@ class Front:
         )
 
         self.board = Board(services, self)
+
+    def framed(self, connection: MqttConnection) -> MqttConnection | WebSocketConnection:
+        """*connection* as this listener carries it."""
+        if not self.settings.websocket:
+            return connection
+        return WebSocketConnection(
+            connection,
+            path=self.settings.path,
+            origins=self.settings.origins,
+            frame_bytes_max=self.settings.packet_bytes_max + 16,
+        )
 
     async def tell_system(self) -> None:
         """``$SYS``, for ever."""

@@ -46,6 +46,7 @@ ANONYMOUS: Final = Identity(name="anonymous", is_anonymous=True)
 
 ADMISSION: Final[dict[Code, Reason]] = {
     Code.TOO_MANY_REQUESTS: Reason.CONNECTION_RATE_EXCEEDED,
+    Code.LITE_TOPIC_QUOTA_EXCEEDED: Reason.QUOTA_EXCEEDED,
     Code.FORBIDDEN: Reason.BANNED,
 }
 

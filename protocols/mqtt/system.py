@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from protocols import clock
+from protocols.driver import Traffic
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.packets import V5, Publish
@@ -74,8 +75,12 @@ class Source(Protocol):
     received: Counted
     sent: Counted
     dropped: Counted
+    traffic: Traffic
     accepted_count: int
     """CONNECTs so far."""
+
+    socket_count: int
+    """Connections so far, whether CONNECT came or not."""
 
     @property
     def expired_count(self) -> int:
@@ -107,6 +112,9 @@ class Totals:
             "publish/sent": sum([one.sent.value for one in sources]),
             "publish/dropped": sum([one.dropped.value for one in sources]),
             "connections": sum([one.accepted_count for one in sources]),
+            "sockets": sum([one.socket_count for one in sources]),
+            "bytes/received": sum([one.traffic.received_bytes for one in sources]),
+            "bytes/sent": sum([one.traffic.sent_bytes for one in sources]),
         }
 
 
@@ -147,9 +155,13 @@ class Board:
             "version": f"tidegate {metadata.version('tidegate')}",
             "gateway": self._services.directory.gateway,
             "gateways": str(sum(1 for _ in self._services.directory.items(LEASES))),
+            "bytes/received": str(counts["bytes/received"]),
+            "bytes/sent": str(counts["bytes/sent"]),
             "clients/connected": str(here),
+            "clients/active": str(here),  # what dashboards made for Mosquitto 1 ask for
             "clients/maximum": str(totals.clients_max),
             "clients/disconnected": str(max(0, known - connected)),
+            "clients/inactive": str(max(0, known - connected)),
             "clients/total": str(known),
             "clients/expired": str(sum([one.expired_count for one in sources])),
             "subscriptions/count": str(sum([count for _, count, _ in clients])),

@@ -99,7 +99,8 @@ def test_connections_are_counted_at_the_door() -> None:
     first, buckets = limits.connect(facts(), 1.0)
     assert first.refused_by == ""
     limits.connect(facts(), 1.0)
-    assert limits.connect(facts(), 1.0)[0].refused_by == "edge"
+    refused = limits.connect(facts(), 1.0)[0]
+    assert (refused.refused_by, refused.is_quota) == ("edge", True)
     limits.disconnect(buckets)
     assert limits.connect(facts(), 1.0)[0].refused_by == ""
     assert limits.buckets(facts()) == ()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.packets import (
     NEVER_EXPIRES_S,
     V5,
@@ -426,9 +427,11 @@ async def test_system_topics() -> None:
     ):
         await everything.subscribe(SubscribeItem("#", 0))
         await watcher.subscribe(SubscribeItem("$SYS/broker/clients/#", 1), identifier=7)
-        found = {packet.topic: packet for packet in await watcher.publishes(5)}
+        found = {packet.topic: packet for packet in await watcher.publishes(7)}
         assert {name.rpartition("/")[2]: one.payload for name, one in found.items()} == {
             "connected": b"2",
+            "active": b"2",
+            "inactive": b"0",
             "maximum": b"2",
             "disconnected": b"0",
             "total": b"2",
@@ -449,6 +452,24 @@ async def test_system_topics() -> None:
             await late.subscribe(SubscribeItem("$share/s/t", 0), SubscribeItem("t", 0))
             await late.subscribe(SubscribeItem("$SYS/broker/shared_subscriptions/count", 0))
             assert [packet.payload for packet in await late.publishes(1)] == [b"1"]
+
+
+async def test_system_topics_count_bytes_and_sockets() -> None:
+    """What went through the listener's sockets, with the packets that asked for it."""
+    async with gateway(system_interval_s=60) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"\x10\x00")  # a connection that is no client
+        assert await reader.read() == b""
+        writer.close()
+        connect, asked = Connect(V311, "c"), SubscribeItem("$SYS/broker/bytes/#", 0)
+        async with MqttClient(address, connect) as client:
+            await client.subscribe(asked)
+            found = {one.topic[5:]: int(one.payload) for one in await client.publishes(2)}
+            size = len(encode_packet(connect, V311))
+            size += len(encode_packet(Subscribe(1, (asked,)), V311))
+            assert found == {"broker/bytes/received": 2 + size, "broker/bytes/sent": 4}
+            await client.subscribe(SubscribeItem("$SYS/broker/load/sockets/1min", 0))
+            assert len(await client.publishes(1)) == 1
 
 
 def test_loads_are_rises_in_a_minute() -> None:

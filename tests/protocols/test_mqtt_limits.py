@@ -64,6 +64,8 @@ async def test_the_banned_are_told_before_their_password_is_looked_at(
     ("code", "version", "reason"),
     [
         (Code.TOO_MANY_REQUESTS, V5, Reason.CONNECTION_RATE_EXCEEDED),
+        (Code.LITE_TOPIC_QUOTA_EXCEEDED, V5, Reason.QUOTA_EXCEEDED),
+        (Code.LITE_TOPIC_QUOTA_EXCEEDED, V311, 3),
         (Code.HA_NOT_AVAILABLE, V5, Reason.SERVER_BUSY),
         (Code.FORBIDDEN, V5, Reason.BANNED),
         (Code.HA_NOT_AVAILABLE, V311, 3),

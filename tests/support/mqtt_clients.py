@@ -24,10 +24,26 @@ RUN_S_MAX = 180
 
 
 def run(
-    command: Sequence[str], url: str, version: int, topic: str, *, authority: str = ""
+    command: Sequence[str],
+    url: str,
+    version: int,
+    topic: str,
+    *,
+    authority: str = "",
+    scram: str = "",
 ) -> list[str]:
-    """The lines that a client printed, sorted. *authority*: file. AssertionError if it fails."""
-    env = {**os.environ, "MQTT_CA": authority} if authority else None
+    """
+    The lines that a client printed, sorted. AssertionError if it fails.
+
+    Args:
+        authority: file.
+        scram: user and password of an enhanced authentication, for those that can.
+    """
+    env = {**os.environ}
+    if authority:
+        env["MQTT_CA"] = authority
+    if scram:
+        env["MQTT_SCRAM"] = scram
     done = subprocess.run(
         [*command, url, str(version), topic],
         capture_output=True,
@@ -52,7 +68,7 @@ def mqttjs() -> list[str]:
 def go_paho() -> list[str]:
     """Eclipse's two Go clients: one for 3.1.1, one for 5."""
     need("go")
-    files = [SOURCES / name for name in ("paho.go", "go.mod", "go.sum")]
+    files = [SOURCES / name for name in ("paho.go", "scram.go", "go.mod", "go.sum")]
     folder = built("go-paho", files, lambda folder: [["go", "build", "-o", "paho", "."]])
     return [str(folder / "paho")]
 
@@ -61,14 +77,14 @@ def hivemq() -> list[str]:
     """HiveMQ's Java client, from Maven."""
     need("java")
     need("mvn")
-    files = [SOURCES / "hivemq" / name for name in ("HiveMq.java", "pom.xml")]
+    files = [SOURCES / "hivemq" / name for name in ("HiveMq.java", "Scram.java", "pom.xml")]
 
     def commands(folder: Path) -> list[list[str]]:
         fetch = [
             *("mvn", "-q", "-B", "-f", "pom.xml", f"-DoutputDirectory={folder / 'lib'}"),
             *("-DincludeScope=runtime", "dependency:copy-dependencies"),
         ]
-        return [fetch, ["javac", "-cp", f"{folder / 'lib'}/*", "HiveMq.java"]]
+        return [fetch, ["javac", "-cp", f"{folder / 'lib'}/*", "HiveMq.java", "Scram.java"]]
 
     folder = built("hivemq", files, commands)
     path = os.pathsep.join((str(folder), f"{folder / 'lib'}/*"))

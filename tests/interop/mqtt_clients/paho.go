@@ -1,5 +1,5 @@
 // Go paho: paho URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints what comes.
-// MQTT_CA: file of the authority for tls:// and wss://.
+// MQTT_CA: file of the authority for tls:// and wss://. MQTT_SCRAM: user and password (5.0).
 package main
 
 import (
@@ -84,8 +84,9 @@ func run5(address, topic string, received chan string) {
 	if err != nil {
 		fail(err)
 	}
+	proof := newScram()
 	client := mqtt5.NewClient(mqtt5.ClientConfig{
-		Conn: conn,
+		Conn: conn, AuthHandler: proof,
 		OnPublishReceived: []func(mqtt5.PublishReceived) (bool, error){
 			func(got mqtt5.PublishReceived) (bool, error) {
 				p := got.Packet
@@ -95,12 +96,26 @@ func run5(address, topic string, received chan string) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if _, err := client.Connect(ctx, &mqtt5.Connect{ClientID: "go-5", KeepAlive: 30, CleanStart: true}); err != nil {
+	connect := &mqtt5.Connect{ClientID: "go-5", KeepAlive: 30, CleanStart: true}
+	if proof.user != "" {
+		connect.Properties = &mqtt5.ConnectProperties{AuthMethod: scramMethod, AuthData: []byte("n,," + proof.bare)}
+	}
+	connack, err := client.Connect(ctx, connect)
+	if err != nil {
 		fail(err)
+	}
+	if proof.user != "" && string(connack.Properties.AuthData) != proof.expected {
+		fail(fmt.Errorf("the server has not proved that it knows us"))
 	}
 	filter := mqtt5.SubscribeOptions{Topic: topic + "/#", QoS: 2}
 	if _, err := client.Subscribe(ctx, &mqtt5.Subscribe{Subscriptions: []mqtt5.SubscribeOptions{filter}}); err != nil {
 		fail(err)
+	}
+	if proof.user != "" { // once more, subscribed
+		again := &mqtt5.AuthProperties{AuthMethod: scramMethod, AuthData: []byte("n,," + proof.bare)}
+		if _, err := client.Authenticate(ctx, &mqtt5.Auth{ReasonCode: 0x19, Properties: again}); err != nil {
+			fail(err)
+		}
 	}
 	for qos := byte(0); qos < 3; qos++ {
 		user := mqtt5.UserProperties{{Key: "k", Value: "v"}}

@@ -13,7 +13,7 @@ import javax.net.ssl.TrustManagerFactory;
 
 /**
  * HiveMQ's client: HiveMq URL VERSION TOPIC. Subscribes, publishes QoS 0, 1, 2, prints.
- * MQTT_CA: file of the authority for tls:// and wss://.
+ * MQTT_CA: file of the authority for tls:// and wss://. MQTT_SCRAM: user and password (5.0).
  */
 public class HiveMq {
     public static void main(String[] arguments) throws Exception {
@@ -31,7 +31,12 @@ public class HiveMq {
                 MqttWebSocketConfig.builder().serverPath("mqtt").build());
         }
         if (arguments[1].equals("5")) {
-            run5(builder.useMqttVersion5().buildBlocking(), topic);
+            var version5 = builder.useMqttVersion5();
+            String login = System.getenv("MQTT_SCRAM");
+            if (login != null) {
+                version5 = version5.enhancedAuth(new Scram(login.split(" ")));
+            }
+            run5(version5.buildBlocking(), topic, login != null);
         } else {
             run3(builder.useMqttVersion3().buildBlocking(), topic);
         }
@@ -50,10 +55,13 @@ public class HiveMq {
         return factory;
     }
 
-    static void run5(Mqtt5BlockingClient client, String topic) throws Exception {
+    static void run5(Mqtt5BlockingClient client, String topic, boolean again) throws Exception {
         client.connect();
         try (var publishes = client.publishes(com.hivemq.client.mqtt.MqttGlobalPublishFilter.ALL)) {
             client.subscribeWith().topicFilter(topic + "/#").qos(MqttQos.EXACTLY_ONCE).send();
+            if (again) {
+                client.reauth();
+            }
             for (MqttQos qos : MqttQos.values()) {
                 client.publishWith().topic(topic + "/" + qos.getCode()).qos(qos)
                     .payload("hello".getBytes()).contentType("text/plain")
