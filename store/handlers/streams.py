@@ -51,6 +51,10 @@ class Streams:
         self._by_group: dict[int, dict[Stream, None]] = {}
         self._lost: dict[Stream, None] = {}
         self._woken: dict[int, None] = {}
+        self._again: dict[Stream, Sequence[Granted]] = {}
+        """What was in flight when a stream was opened and is yet to be sent, before anything new:
+        a frame of each connection in a tick, however many streams come back at once."""
+
         self._outboxes: dict[Connection, Outbox] = {}
         self._holders = 0
         self._strategies: dict[int, ShareStrategy] = {}
@@ -83,7 +87,8 @@ class Streams:
 
         Returns:
             How many deliveries come first because they were in flight. They count towards the
-            credit and are sent regardless of it.
+            credit and are sent regardless of it. (One that cannot be read does not come; who waits
+            for it finds it gone the next time.)
 
         Raises:
             Refused: somebody reads the group exclusively, or this one would.
@@ -106,9 +111,10 @@ class Streams:
         for lost in list(self._lost):
             if (lost.group, lost.number, lost.gateway) == (group, number, gateway):
                 self._forget(lost, now)
-        delivered = self._deliver(stream, granted, now)
+        if granted:
+            self._again[stream] = granted
         self._woken[group] = None
-        return delivered
+        return len(granted)
 
     def _check_exclusive(
         self, gateway: GatewayKey, number: int, group: int, *, is_exclusive: bool
@@ -127,6 +133,7 @@ class Streams:
         if stream is not None and not stream.is_retired:
             stream.is_retired = True
             stream.credit = 0
+            self._again.pop(stream, None)
             self._engine.retire_holder(stream.holder)
             self._woken[stream.group] = None
 
@@ -157,6 +164,7 @@ class Streams:
         for key, stream in list(self._by_number.items()):
             if stream.connection is connection:
                 del self._by_number[key]
+                self._again.pop(stream, None)
                 stream.lost_at = now.monotonic
                 self._lost[stream] = None
         self._outboxes.pop(connection, None)
@@ -199,8 +207,11 @@ class Streams:
     def serve(self, now: Now) -> bool:
         """Deliver what credit allows; True: a slow peer or a full frame left more to do."""
         woken, self._woken = self._woken, {}
+        busy = self._serve_again(now) if self._again else ()
         for group in woken:
-            if not self._serve_unacked(group, now):
+            if group in busy:
+                self._woken[group] = None
+            elif not self._serve_unacked(group, now):
                 self._serve_group(group, now)
         epoch = self._engine.epoch
         for outbox in self._outboxes.values():
@@ -213,6 +224,20 @@ class Streams:
         outbox = self._outboxes.pop(connection, None)
         if outbox is not None:
             outbox.send(self._engine.epoch)
+
+    def _serve_again(self, now: Now) -> set[int]:
+        """Send on what was in flight; the groups where some of it is left."""
+        waiting, self._again = self._again, {}
+        for stream, granted in waiting.items():
+            outbox = self._outbox(stream.connection)
+            room = 0 if outbox.is_slow else outbox.room
+            if room > 0:
+                self._deliver(stream, granted[:room], now)
+                granted = granted[room:]
+            if granted:
+                self._again[stream] = granted
+                self._woken[stream.group] = None
+        return {stream.group for stream in self._again}
 
     def _serve_unacked(self, group: int, now: Now) -> bool:
         """Serve a group of one stream that nobody acks; False: it may be of another kind."""
@@ -440,6 +465,7 @@ class Streams:
         if self._by_number.get(key) is stream:
             del self._by_number[key]
         self._lost.pop(stream, None)
+        self._again.pop(stream, None)
         streams = self._by_group.get(stream.group, {})
         streams.pop(stream, None)
         if not streams:

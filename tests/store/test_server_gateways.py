@@ -13,9 +13,10 @@ from protocols.errors import Code
 from protocols.remoting import private, sending, settling
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import PrivateCode
+from protocols.remoting.private import FRAME_ITEMS_MAX, PrivateCode
 from protocols.remoting.settling import AckAction, AckItem
 from store.app import Store
+from tests.store.engine_kit import body_of
 from tests.support.store_server import WAIT_S, GatewayEnd, connected, running_store
 
 QUEUE = queue_key("", QueueKind.FILTER, "a/+")
@@ -310,6 +311,31 @@ async def test_a_higher_owner_epoch_takes_the_session_over(
     )
     refused = await gateway.do(PrivateCode.GROUP_OPEN, stale)
     assert refused.code == ResponseCode.ILLEGAL_OPERATION
+    await other.close()
+
+
+async def test_what_was_in_flight_comes_back_frame_by_frame(
+    store: Store, gateway: GatewayEnd
+) -> None:
+    """Thousands of deliveries of a session hold up nobody else; what is new follows them."""
+    count = 3 * FRAME_ITEMS_MAX
+    opened = await gateway.open_group("s", key=QUEUE, is_inherited=True)
+    await gateway.open_stream(opened.group, 1, 2 * count)
+    for start in range(0, count, FRAME_ITEMS_MAX):
+        await gateway.send(*(b"%d" % (start + n) for n in range(FRAME_ITEMS_MAX)), keys=(QUEUE,))
+    await gateway.received(count)
+    await gateway.close()
+    other = GatewayEnd("gw-2")
+    await other.connect(store)
+    await other.send(b"new", keys=(QUEUE,))
+    resuming = other.open_stream(opened.group, 1, 2 * count, is_resuming=True)
+    resumed, _ = await asyncio.gather(resuming, other.hello())
+    assert len(other.frames) <= 1
+    assert resumed.in_flight_count == count
+    await other.received(count + 1)
+    bodies = [body_of(record) for record in other.bodies]
+    assert bodies == [*(b"%d" % n for n in range(count)), b"new"]
+    assert all(len(frame.each()) <= FRAME_ITEMS_MAX for frame in other.frames)
     await other.close()
 
 
