@@ -54,12 +54,11 @@ class Plan:
     def __init__(self, queue: Queue | None, lights: Sequence[Queue]) -> None:
         self.queue = queue
         self.number = queue.number if queue is not None else 0
-        self.lights = tuple(dict.fromkeys(lights))
+        self.lights = tuple(lights if len(lights) < 2 else dict.fromkeys(lights))
         self.pair_count = len(self.lights)
         self.pack = entry_struct(self.pair_count).pack
         self.size = ENTRY.size + PAIR.size * self.pair_count
-        own = () if queue is None else (queue,)
-        self.touched = tuple(dict.fromkeys((*own, *self.lights)))
+        self.touched = self.lights if queue is None else (queue, *self.lights)
         """All of its queues."""
 
 

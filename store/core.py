@@ -112,11 +112,18 @@ class Core:
     def light_queue(self, key: bytes, name: str, policy: dict[str, int | str]) -> Queue:
         """The queue, bound to a number when it is new or its policy is."""
         queue = self.queues.find(key)
-        if queue is None or queue.policy != policy or (name and queue.name != name):
-            number = self.queues.next_number if queue is None else queue.number
-            self.log.state(Kind.QUEUE, pack(number, key, name, policy, "", -1))
-            queue = self.queues.add_light(number, key, name, policy)
+        if queue is None:
+            return self.new_light_queue(key, name, policy)
+        if queue.policy != policy or (name and queue.name != name):
+            self.log.state(Kind.QUEUE, pack(queue.number, key, name, policy, "", -1))
+            queue = self.queues.add_light(queue.number, key, name, policy)
         return queue
+
+    def new_light_queue(self, key: bytes, name: str, policy: dict[str, int | str]) -> Queue:
+        """One that was looked for and is not there."""
+        number = self.queues.next_number
+        self.log.state(Kind.QUEUE, pack(number, key, name, policy, "", -1))
+        return self.queues.new_light(number, key, name, policy)
 
     # ── bytes ───────────────────────────────────────────────────────────────────────────
 

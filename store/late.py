@@ -62,7 +62,7 @@ def usable_lights(core: Core, keys: Sequence[bytes]) -> list[Queue]:
     """The queues of *keys* that are there or may come into being."""
     find = core.queues.find
     return [
-        core.light_queue(key, "", {}) if queue is None else queue
+        core.new_light_queue(key, "", {}) if queue is None else queue
         for key in keys
         if (queue := find(key)) is not None or not is_created_explicitly(key)
     ]

@@ -309,10 +309,12 @@ class Sender:
         missing: list[bytes] = []
         for key in send_set.keys:
             queue = self._core.queues.find(key)
-            if queue is None and is_created_explicitly(key):
+            if queue is not None:
+                lights.append(queue)
+            elif is_created_explicitly(key):
                 missing.append(key)
             else:
-                lights.append(queue or self._core.light_queue(key, "", {}))
+                lights.append(self._core.new_light_queue(key, "", {}))
         queue = None
         if is_primary:
             try:
@@ -325,7 +327,8 @@ class Sender:
         elif not lights:
             hint = "no queue wants it any more"
             return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
-        is_judged = not self._keeper.judges.keys().isdisjoint(lights)
+        judges = self._keeper.judges
+        is_judged = bool(judges) and not judges.keys().isdisjoint(lights)
         needs_keys = bool(flags & _COMPACTED)
         return SetPlan(
             Plan(queue, lights),

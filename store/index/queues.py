@@ -234,14 +234,23 @@ class QueueTable:
         """Bind *number*; a queue that has the key already keeps its number and entries."""
         queue = self.find(key)
         if queue is None:
-            queue = self._by_key[key] = self._by_number[number] = Queue(
-                number, self._cold, key, name
-            )
+            return self.new_light(number, key, name, policy)
         queue.name = name or queue.name
-        queue.policy = policy or NO_POLICY
-        queue.is_volatile = bool(policy.get("volatile"))
+        self._set_policy(queue, policy)
         self.next_number = max(self.next_number, number + 1)
         return queue
+
+    def new_light(self, number: int, key: bytes, name: str, policy: dict[str, int | str]) -> Queue:
+        """The same where nothing has the key."""
+        queue = self._by_key[key] = self._by_number[number] = Queue(number, self._cold, key, name)
+        self._set_policy(queue, policy)
+        self.next_number = max(self.next_number, number + 1)
+        return queue
+
+    @staticmethod
+    def _set_policy(queue: Queue, policy: dict[str, int | str]) -> None:
+        queue.policy = policy or NO_POLICY
+        queue.is_volatile = bool(policy.get("volatile"))
 
     def add_message_queue(self, number: int, topic: str, queue_id: int) -> Queue:
         """Bind *number* to a message queue."""
