@@ -1,14 +1,23 @@
 """What was decided for one call and head: where its messages go, until when that holds."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from gateway.clusters.batches import Copy
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.copies import Place
 from gateway.routing import Mirror, Target
 from gateway.throttle import Bucket
+from protocols.canonical import Call, Head
 from protocols.errors import Code, Refused
+
+DECISIONS_MAX: Final = 1 << 17
+"""Decisions kept, over all connections (some 2.5 kB each): one for each of as many clients as
+connect by default, and some more."""
+
+FORGOTTEN_PARTS: Final = 64
+"""When full, one of so many parts goes, the oldest: more at a time would hold the loop up."""
 
 
 class Origin(NamedTuple):
@@ -126,3 +135,18 @@ class Decision:
 def away(store: str) -> Refused:
     """The refusal that says so."""
     return Refused(Code.HA_NOT_AVAILABLE, store, f"store {store} is away")
+
+
+def remember(
+    known: dict[tuple[Call, Head], Decision],
+    call: Call,
+    head: Head,
+    decision: Decision,
+    *,
+    most: int = DECISIONS_MAX,
+) -> None:
+    """Keep *decision*, in place of the oldest if there are too many."""
+    if len(known) >= most:
+        for old in list(islice(known, max(1, most // FORGOTTEN_PARTS))):
+            del known[old]
+    known[call, head] = decision

@@ -23,7 +23,7 @@ from gateway.backpressure import BackPressure
 from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
-from gateway.decided import Decision
+from gateway.decided import Decision, remember
 from gateway.decisions import Decider, RouteUnknown
 from gateway.lateheads import LateHeads
 from gateway.learning import RouteLearner
@@ -52,9 +52,6 @@ from protocols.remoting.records import MessageIds
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.pipeline")
-
-DECISIONS_MAX: Final = 1 << 15
-"""Decisions kept, over all connections (some 2.5 kB each); the oldest quarter goes when full."""
 
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest body (RocketMQ's ``maxMessageSize``)."""
@@ -293,10 +290,7 @@ class GatewayPipeline:
                 call, head, stamp=stamp, now_ms=now_ms, properties=properties
             )
         decision = self.decider.decide(call, head, stamp=stamp, now_ms=now_ms)
-        if len(self._decisions) >= DECISIONS_MAX:
-            for old in list(self._decisions)[: DECISIONS_MAX // 4]:
-                del self._decisions[old]
-        self._decisions[call, head] = decision
+        remember(self._decisions, call, head, decision)
         return decision
 
     def _submit(self, batch: Batch, start: int, stop: int, decision: Decision) -> None:

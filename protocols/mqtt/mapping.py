@@ -37,7 +37,12 @@ TWICE_MAX: Final = 4096
 """Characters of a topic that is also told as ``mqtt_topic``; a longer one is the subject only."""
 
 HEADS_MAX: Final = 1024
-"""Topics a connection is remembered to publish to; beyond it the memory starts anew."""
+"""Topics that any connection is remembered to publish to; beyond it the memory starts anew, unless
+there is room to spare."""
+
+HEADS_SPARE: Final = 1 << 17
+"""Further topics of all connections of the process together (some 0.7 kB each): what a client
+publishes to is decided once only as long as it is remembered, and some speak for thousands."""
 
 # ── property names ──────────────────────────────────────────────────────────────────────
 
@@ -98,6 +103,18 @@ NO_TABLES: Final[tuple[dict[bytes, Head], ...]] = ({}, {}, {}, {})
 """Of a connection that has not published yet, as most never do; nothing is put into it."""
 
 
+class Spare:
+    """How many more topics than ``HEADS_MAX`` connections may be remembered to publish to."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+SPARE: Final = Spare(HEADS_SPARE)
+
+
 class Heads:
     """
     The heads of one connection, one object per topic, QoS and retain flag.
@@ -112,6 +129,8 @@ class Heads:
         "_naming",
         "_others",
         "_source",
+        "_spare",
+        "_taken",
         "_writes_apache",
         "has_delayed",
         "tables",
@@ -124,7 +143,12 @@ class Heads:
         *,
         writes_apache: bool = False,
         source: Properties = (),
+        spare: Spare = SPARE,
     ) -> None:
+        self._spare = spare
+        self._taken = 0
+        """Of the spare ones."""
+
         self._source = source
         """Of retained publishes: who it is."""
 
@@ -155,10 +179,26 @@ class Heads:
         table, key = self.tables[qos << 1 | retain], topic.encode()
         head = table.get(key)
         if head is None:
-            if len(table) >= HEADS_MAX:
-                table.clear()
+            if len(table) >= HEADS_MAX and not self._take():
+                self._forget(table)
             head = table[key] = self._make(topic, qos, retain)
         return head
+
+    def _take(self) -> bool:
+        if self._spare.left == 0:
+            return False
+        self._spare.left -= 1
+        self._taken += 1
+        return True
+
+    def _forget(self, table: dict[bytes, Head]) -> None:
+        spare_count = len(table) - HEADS_MAX
+        table.clear()
+        self._taken -= spare_count
+        self._spare.left += spare_count
+
+    def __del__(self) -> None:
+        self._spare.left += self._taken
 
     def clearing(self, head: Head) -> Head:
         """The head of a retained publish without a body [MQTT-3.3.1-6]."""

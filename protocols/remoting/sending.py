@@ -236,7 +236,7 @@ def encode_send(
 _known_sets: dict[bytes, SendSet] = {}
 """By their bytes: a head's set is the same in each of its frames."""
 
-KNOWN_SETS_MAX: Final = 1 << 15
+KNOWN_SETS_MAX: Final = 1 << 17
 """Some 300 bytes each; when full, all are forgotten."""
 
 

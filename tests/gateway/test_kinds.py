@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.config import GatewayConfig
-from gateway.decided import Decision
+from gateway.decided import Decision, remember
 from gateway.decisions import Decider
 from gateway.policy import Policy
 from protocols.canonical import Call, Head
@@ -106,3 +106,14 @@ def test_rules_that_look_at_the_address(more: dict[str, object]) -> None:
     """Then every subject is decided in full."""
     assert policy().is_subject_blind
     assert not policy(**more).is_subject_blind
+
+
+def test_the_oldest_decisions_make_room() -> None:
+    """A part at a time; what was decided last is kept."""
+    known: dict[tuple[Call, Head], Decision] = {}
+    who = call()
+    heads = [Head(subject=str(number)) for number in range(130)]
+    for number, head in enumerate(heads):
+        remember(known, who, head, Decision(number), most=128)
+    assert [head for _, head in known] == heads[2:]
+    assert known[who, heads[-1]].stamp == 129

@@ -1,10 +1,13 @@
 """Names of properties both ways, and what a stored message looks like to a subscriber."""
 
+import gc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.canonical import StoredMessage
-from protocols.mqtt.mapping import packet_properties, stored_properties
+from protocols.mqtt import mapping
+from protocols.mqtt.mapping import Heads, packet_properties, stored_properties
 from protocols.mqtt.packets import V5, V311
 from protocols.mqtt.properties import Property
 from protocols.mqtt.rendering import Renderings, stored_value
@@ -88,3 +91,23 @@ def test_expiry_is_what_is_left_rounded_up() -> None:
     assert rendering.is_expired(5000)
     _, tail = rendering.parts(V5, 0, False, (), 3999)
     assert tail == b"\x05\x02\x00\x00\x00\x02x"
+
+
+def test_a_client_of_thousands_of_topics_takes_from_what_all_may_spare() -> None:
+    """Each of its topics has one head, until nothing is left; what it took comes back."""
+    spare = mapping.Spare(5)
+    heads = Heads("c", spare=spare)
+    topics = [f"t/{number}" for number in range(mapping.HEADS_MAX + 5)]
+    first = [heads.find(topic, 1, False) for topic in topics]
+    assert [heads.find(topic, 1, False) for topic in topics] == first
+    assert spare.left == 0
+    other = heads.find("one more", 1, False)  # the memory starts anew, as without any to spare
+    assert spare.left == 5
+    assert heads.find("one more", 1, False) is other
+    assert heads.find(topics[0], 1, False) is not first[0]
+    for topic in topics[: mapping.HEADS_MAX]:
+        heads.find(topic, 1, False)
+    assert spare.left == 4  # for "one more"
+    del heads
+    gc.collect()
+    assert spare.left == 5
