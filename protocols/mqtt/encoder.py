@@ -38,6 +38,7 @@ CONNACK_CODES: Final[dict[int, int]] = {
     Reason.NOT_AUTHORIZED: 5,
     Reason.BANNED: 5,
     Reason.PACKET_TOO_LARGE: 5,  # trying again will not help: as Mosquitto
+    Reason.TOPIC_NAME_INVALID: 5,
     Reason.QOS_NOT_SUPPORTED: 5,
     Reason.RETAIN_NOT_SUPPORTED: 5,
 }

@@ -53,6 +53,16 @@ def test_mqtt_3_2_2_12_wills_that_are_not_offered(modest: Address, word: str, ve
         assert reason_of(refusal(modest, version, Connect(version, word, will=will))) == reason
 
 
+@pytest.mark.parametrize(("version", "reason"), [(V5, Reason.TOPIC_NAME_INVALID), (V311, 5)])
+def test_a_will_that_cannot_be_stored_is_refused(
+    server: Address, word: str, version: int, reason: int
+) -> None:
+    """For good: 3.x is not told that the server is unavailable."""
+    for topic in ("a" * 31_000, "$delayed/soon/a"):
+        asked = Connect(version, word, will=Will(topic, b"x"))
+        assert reason_of(refusal(server, version, asked)) == reason
+
+
 @pytest.mark.parametrize("version", [V5, V311])
 @pytest.mark.parametrize(
     ("packet", "reason"),
