@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from protocols.canonical import QueueKind, queue_key
+from protocols.canonical import RELEASED_ONCE_PREFIX, QueueKind, queue_key
 from protocols.errors import Code
 from protocols.remoting.private import DirectoryWrite, IndexItem, Join, ReadItem
 from protocols.remoting.sending import (
@@ -52,11 +52,11 @@ class Script(Consumers):
     """Set up once, then steps; ``run`` ends with a look at everything."""
 
     def __init__(self, seed: int, **facts: Any) -> None:
-        super().__init__(seed, **facts)
         self.jumps = seed % 3 == 0
         """The wall clock of this run jumps by hours; then once-keys are left alone."""
 
         self.once_keys: list[bytes] = []
+        super().__init__(seed, **facts)
         self.is_set_up = False
         while not self.is_set_up:
             try:
@@ -173,7 +173,9 @@ class Script(Consumers):
     def send(self) -> None:
         gateway = self.random.choice(self.gateways)
         gateway.frame += 1
-        items = [self._item() for _ in range(self.random.choice([1, 1, 2, 5]))]
+        self.send_items(gateway, [self._item() for _ in range(self.random.choice([1, 1, 2, 5]))])
+
+    def send_items(self, gateway: Gateway, items: Sequence[Item]) -> None:
         frame = _frame(gateway, items)
         wanted = self._plan(gateway, items, len(frame.records))
         pending = self.engine.send(gateway.name, frame, self.now)
@@ -217,7 +219,8 @@ class Script(Consumers):
             if self.once_keys and random.random() < 0.4:
                 once_key = random.choice(self.once_keys)
             else:
-                once_key = b"once%012d" % self.sent
+                start = self.random.choice([b"once", RELEASED_ONCE_PREFIX + b"\0"])
+                once_key = start + b"%012d" % self.sent
                 self.once_keys.append(once_key)
             extra |= ItemFlag.HAS_ONCE_KEY
         order = random.choice([0, 0, 1, 2, 3])

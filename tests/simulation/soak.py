@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
+from tests.simulation.bulk_script import BulkScript
 from tests.simulation.held_script import PRESSED, HeldScript
 from tests.simulation.moving_script import MovingScript
 from tests.simulation.mutations import MUTATIONS, mutated
@@ -31,12 +32,13 @@ class Runs(Protocol):
 
 SCRIPTS: dict[str, tuple[Callable[[int], Runs], int]] = {
     "script": (Script, 120),
+    "bulk": (BulkScript, 80),
     "policies": (PolicyScript, 150),
     "held": (HeldScript, 150),
     "pressed": (lambda seed: HeldScript(seed, PRESSED), 150),
     "moving": (MovingScript, 400),
 }
-"""Name → what makes it, and steps per seed. Only the first crashes before every operation."""
+"""Name → what makes it, and steps per seed. Only the first two crash before every operation."""
 
 
 class Outcome(NamedTuple):
