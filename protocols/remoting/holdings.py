@@ -205,10 +205,18 @@ class Holdings:
                 done.append(held)
         return done
 
-    def find(self, broker: str, position: int) -> Held | None:
-        """By what a send-back names; None if it is not held (any more)."""
-        held = self._by_position.get((broker, position))
-        return None if held is None or held.is_settled else held
+    def find(self, broker: str, position: int, topic: str = "") -> Held | None:
+        """
+        By what a send-back names; None if it is not held (any more). Clients older than
+        ``bname`` name no *broker*: it is held of any, and rather of *topic*.
+        """
+        if broker:
+            held = self._by_position.get((broker, position))
+            return None if held is None or held.is_settled else held
+        brokers = sorted(broker for broker, place in self._by_position if place == position)
+        found = [self._by_position[broker, position] for broker in brokers]
+        found = [held for held in found if not held.is_settled]
+        return next((held for held in found if held.handle.topic == topic), next(iter(found), None))
 
     def held(self) -> list[Held]:
         """All that must be renewed, but for what waits for the retry topic."""

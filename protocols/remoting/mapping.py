@@ -111,7 +111,10 @@ class Heads:
         queue_id: int,
         priority: int = -1,
     ) -> Head:
-        """A *priority* chooses the message queue, at any broker."""
+        """
+        A *priority* chooses the message queue, at any broker; so does the *queue_id* of clients
+        that name no broker (older than ``bname``, or not Java's).
+        """
         if priority >= 0:
             broker, queue_id = "", priority
         key = (topic, subject, tag, group, broker, queue_id, priority)
@@ -126,7 +129,7 @@ class Heads:
                 order_key=group,
                 is_fifo=bool(group),
                 broker=broker,
-                message_queue_id=queue_id if broker or priority >= 0 else -1,
+                message_queue_id=max(-1, queue_id),
                 priority=priority,
                 queues=() if topic == TRACE_TOPIC else None,
             )

@@ -194,7 +194,11 @@ async def send_back(session: "Session", call: Call, command: RemotingCommand) ->
     level = int_field(fields, "delayLevel", 0)
     consumer = await session.consumer(group, pulling.ASKED_S)
     held = (
-        consumer.holdings.find(fields.get("bname", ""), int_field(fields, "offset"))
+        consumer.holdings.find(
+            fields.get("bname", ""),
+            int_field(fields, "offset"),
+            qualified(call.tenant, fields.get("originTopic", "")),
+        )
         if consumer is not None
         else None
     )

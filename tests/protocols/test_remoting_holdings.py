@@ -31,6 +31,22 @@ def test_commit_acks_what_is_below() -> None:
     assert holdings.count == 1
 
 
+def test_a_client_that_names_no_broker_finds_what_it_holds() -> None:
+    """Go's client: what it sent back was taken for given up, and its commit acknowledged it."""
+    holdings = Holdings()
+    for broker, topic in (("a", "U"), ("b", "T")):
+        one = delivery(1)
+        one = one._replace(handle=one.handle._replace(broker=broker, topic=topic))
+        holdings.take_in(Queue(topic, broker, 0), [one])
+    found = [holdings.find("", 1001, topic) for topic in ("T", "U", "%RETRY%g")]
+    assert [held.handle.broker for held in found if held is not None] == ["b", "a", "a"]
+    assert holdings.find("", 1002, "T") is None
+    for held in found:
+        if held is not None:
+            held.is_settled = True
+    assert holdings.find("", 1001, "T") is None
+
+
 def test_what_comes_again_goes_to_the_retry_topic() -> None:
     """Its real offset lies below what the client committed: there it would be acked unseen."""
     holdings = Holdings()

@@ -83,9 +83,11 @@ def test_properties_become_fields() -> None:
     assert message.born_ms == 5
 
 
-def test_queue_without_its_broker_is_ours_to_choose() -> None:
-    """A queue id means nothing without the broker that has it (old clients)."""
+def test_a_queue_without_its_broker_is_that_of_any() -> None:
+    """Of the only one, mostly: Go's client names none, and keeps an order by its queues."""
     (message,) = convert(HEADER._replace(broker=""))
+    assert (message.head.broker, message.head.message_queue_id) == ("", 2)
+    (message,) = convert(HEADER._replace(broker="", queue_id=-7))
     assert message.head.message_queue_id == -1
 
 
