@@ -123,8 +123,14 @@ class BridgeConfig(ConfigModel):
     """Keep alive, or AMQP's heartbeat."""
 
     ca_file: Path | None = None
-    """Authorities of the other broker's certificate (``mqtts://``, ``amqps://``); absent: the
-    system's."""
+    """Authorities of the other broker's certificate (``mqtts://``, ``wss://``, ``amqps://``);
+    absent: the system's."""
+
+    cert_file: Path | None = None
+    """Our certificate, where the other broker wants one; read anew for each link."""
+
+    key_file: Path | None = None
+    """Its key."""
 
     exchange: str = "amq.topic"
     """AMQP: the topic exchange there; ``/`` is ``.`` in its routing keys."""
@@ -132,6 +138,12 @@ class BridgeConfig(ConfigModel):
     queue: str = ""
     """AMQP: the durable queue there that keeps what is to be received; empty:
     ``tidegate.<name>``. A filter that is taken out here stays bound there."""
+
+    @model_validator(mode="after")
+    def _has_both(self) -> "BridgeConfig":
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together")
+        return self
 
 
 SCHEMES: Final = {"amqp": ("amqp", "amqps"), "mqtt": ("mqtt", "mqtts", "ws", "wss")}

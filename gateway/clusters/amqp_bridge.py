@@ -71,10 +71,17 @@ class AmqpLink:
 
         config = self._config
         context = None
-        if config.ca_file is not None:
+        if config.ca_file is not None or config.cert_file is not None:
             from aio_pika.abc import SSLOptions
 
-            context = SSLOptions(cafile=str(config.ca_file))
+            context = SSLOptions()
+            if config.ca_file is not None:
+                context["cafile"] = str(config.ca_file)
+            if config.cert_file is not None:
+                context["certfile"], context["keyfile"] = (
+                    str(config.cert_file),
+                    str(config.key_file),
+                )
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 self._connection = connection = await aio_pika.connect(

@@ -101,17 +101,18 @@ class MqttLink:
         from amqtt.errors import AMQTTError, ClientError
 
         config = self._config
-        client = MQTTClient(
-            client_id=config.client_id or f"tidegate-{self._name}",
-            config={
-                "keep_alive": config.keep_alive_s + PING_BEFORE_S,
-                "ping_delay": PING_BEFORE_S,
-                "auto_reconnect": False,
-                "connection_timeout": int(ANSWER_S_MAX),
-                "cleansession": False,
-                "plugins": {},
-            },
-        )
+        settings: dict[str, Any] = {
+            "keep_alive": config.keep_alive_s + PING_BEFORE_S,
+            "ping_delay": PING_BEFORE_S,
+            "auto_reconnect": False,
+            "connection_timeout": int(ANSWER_S_MAX),
+            "cleansession": False,
+            "plugins": {},
+        }
+        if config.cert_file is not None:
+            own = {"certfile": str(config.cert_file), "keyfile": str(config.key_file)}
+            settings["connection"] = own
+        client = MQTTClient(client_id=config.client_id or f"tidegate-{self._name}", config=settings)
         self._client = client
         queue = self._queue = _StoringQueue(receive, config.inflight_max)
         make = client._init_session

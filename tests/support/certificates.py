@@ -53,10 +53,11 @@ class Authority:
         file_name: str,
         *names: tuple[str, str],
         alternatives: Sequence[x509.GeneralName] = (x509.DNSName("localhost"),),
+        days: int = 1,
     ) -> Pair:
-        """*names*: ("CN", "dev-7"), ("O", "acme") …"""
+        """*names*: ("CN", "dev-7"), ("O", "acme") …; *days*: how long from now, 0: it is over."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(_name(*names), key)
+        builder = self._builder(_name(*names), key, days)
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
         made = builder.sign(self._key, hashes.SHA256())
@@ -92,7 +93,7 @@ class Authority:
         path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
@@ -102,7 +103,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
-            .not_valid_after(now + _DAY)
+            .not_valid_after(now + days * _DAY)
         )
 
 
