@@ -49,6 +49,9 @@ from protocols.errors import Code, Refused
 STICKY_MAX: Final = 200_000
 """Connections whose store is remembered; beyond it the oldest are chosen anew."""
 
+SET_BACK_MS_MIN: Final = 1000
+"""A clock that went back by less was slewed; what holds until a time is asked again by then."""
+
 LATE_QUEUES: Final = (QueueRef(QueueKind.DISPATCH, DISPATCH_NAME),)
 
 
@@ -95,12 +98,26 @@ class Decider:
         self._kinds = Kinds(matching)
         self._sticky: dict[Call, str] = {}
         self._missing: dict[tuple[str, str], int] = {}
+        self._seen_ms = 0
+        self._set_back_count = 0
 
     @property
     def stamp(self) -> int:
         """Rises when a decision made before may be wrong."""
         versions = [cluster.version for cluster in self.clusters.values()]
-        return self.policy.version + self.matching.version + sum(versions)
+        rules = self.policy.version + self.matching.version
+        return rules + sum(versions) + self._set_back_count
+
+    def see(self, now_ms: int) -> None:
+        """
+        The wall clock, as it goes on. If it was set back, nothing holds that was to hold until a
+        time: a topic that was not there a second ago would be missing for hours.
+        """
+        if now_ms < self._seen_ms - SET_BACK_MS_MIN:
+            self._set_back_count += 1
+            self._missing.clear()
+            self._fail_back.set_back(now_ms)
+        self._seen_ms = now_ms
 
     def missing(self, cluster: str, topic: str, until_ms: int) -> None:
         """The topic was looked for and is not there: do not ask again before *until_ms*."""

@@ -30,6 +30,10 @@ class FailBack:
         if len(self._since) > KEPT_MAX:
             del self._since[next(iter(self._since))]
 
+    def set_back(self, now_ms: int) -> None:
+        """The wall clock was: who is on trial begins it anew."""
+        self._since = {pair: min(since, now_ms) for pair, since in self._since.items()}
+
     def order(
         self, names: Sequence[str], topic: str, fail_back_ms: int, now_ms: int
     ) -> tuple[Sequence[str], int]:

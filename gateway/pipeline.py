@@ -174,6 +174,7 @@ class GatewayPipeline:
         self._turn += 1
         incoming, self._incoming = self._incoming, []
         now_ms = clock.wall_ms()
+        self.decider.see(now_ms)
         stamp = self.decider.stamp
         for call, messages, done in incoming:
             batch = self._admit(call, messages, done, now_ms)

@@ -10,6 +10,7 @@ from gateway.clusters.frames import FRAME_BYTES_MIN, FRAMES_AHEAD
 from gateway.config import GatewayConfig
 from gateway.matching import encode_row, row_key
 from gateway.policy import Policy
+from protocols import clock
 from protocols.canonical import Head, Message, QueueKind, QueueRef, SendResults
 from protocols.directory import Record, Subscription
 from protocols.errors import Code
@@ -91,6 +92,22 @@ async def test_a_cleared_retained_value_is_cleared_everywhere(world: World) -> N
         for store in (world.a, world.b)
     ]
     assert sorted(bodies) == [[b""], [b"v", b""]]
+
+
+async def test_a_topic_is_found_though_the_clock_was_set_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was missing a moment ago is asked for again, not for as long as the jump was."""
+    now_ms = 1_800_000_000_000
+    monkeypatch.setattr(clock, "wall_ms", lambda: now_ms)
+    sender = call()
+    head = Head(subject="late", topic="late")
+    (missing,) = await world.core.pipeline.send(sender, [Message(head, b"1")])
+    assert missing.code == Code.TOPIC_NOT_FOUND
+    world.a.topics["late"] = 1
+    now_ms -= 3_600_000
+    (found,) = await world.core.pipeline.send(sender, [Message(head, b"2")])
+    assert found.code == Code.OK
 
 
 async def test_what_only_the_server_publishes(world: World) -> None:
