@@ -34,9 +34,15 @@ from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.leftovers import put_aside, take_up
-from protocols.mqtt.mapping import Heads
 from protocols.mqtt.opened import Opened
-from protocols.mqtt.opening import Agreed, Caller, hear, open_session, server_reference
+from protocols.mqtt.opening import (
+    Agreed,
+    Caller,
+    accept,
+    hear,
+    open_session,
+    server_reference,
+)
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packets import (
     Auth,
@@ -312,10 +318,12 @@ class Client:
                 return
             self.opened = agreed.opened
             self.opened.holder = self
-            if self._is_gone or self._is_taken or self.connection.is_closing:
+            if self._is_taken or self.connection.is_closing:
                 self._leave()
-                return
-            self._welcome(connect, agreed)
+            elif self._is_gone:
+                self._hear_out(agreed)
+            else:
+                self._welcome(connect, agreed)
         except Refused as error:
             logger.info("client %s: %s", connect.client_id, error)
             is_others = error.code == Code.FORBIDDEN
@@ -335,22 +343,14 @@ class Client:
 
     def _welcome(self, connect: Connect, agreed: Agreed) -> None:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
-        opened, now, naming = agreed.opened, clock.monotonic(), agreed.opened.naming
-        record, writes_apache = opened.owned.record, self.front.settings.apache_properties
+        opened, record = agreed.opened, agreed.opened.owned.record
         self._connected_ms = clock.wall_ms()
         self._forget = self.front.services.clients.joined(
             opened.info(self._connected_ms),
             lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"),
             self.move,
         )
-        self.connection.open_qos2.update(opened.owned.received)
-        heads = Heads(
-            opened.call.client_id,
-            naming,
-            writes_apache=writes_apache,
-            source=self.front.source_of(opened.call),
-        )
-        self.connection.accept(agreed.connack, heads, keep_alive_s=agreed.keep_alive_s, now=now)
+        accept(self.front, self.connection, agreed)
         if self.front.presence is not None:
             self.front.presence.online(record, connect, self.driver.peer)
         if self._proving is not None or opened.call.identity.expires_at_ms:
@@ -364,6 +364,12 @@ class Client:
         for packet in again:
             self._handle_one(packet)
         self.read_behind()
+
+    def _hear_out(self, agreed: Agreed) -> None:
+        """Of a client that has gone: what it sent behind CONNECT counts, its DISCONNECT too."""
+        accept(self.front, self.connection, agreed)
+        self.read_behind()
+        self._leave()
 
     def read_behind(self) -> None:
         """What came before we could answer."""
@@ -483,12 +489,12 @@ class Client:
 
     def _last_record(self, opened: Opened) -> SessionRecord:
         """The session as the connection leaves it."""
-        record, inbound = opened.owned.record, self._inbound
-        received = inbound.received if inbound is not None else opened.owned.received
-        record = msgspec.structs.replace(
-            record, received=received, given_up=opened.given_up, next_id=opened.next_id
+        record, asked_s, inbound = opened.owned.record, self._expiry_s, self._inbound
+        limit_s = self.front.settings.session_expiry_s_max
+        return msgspec.structs.replace(
+            record,
+            received=inbound.received if inbound is not None else opened.owned.received,
+            given_up=opened.given_up,
+            next_id=opened.next_id,
+            expiry_s=min(asked_s, limit_s) if asked_s >= 0 else record.expiry_s,
         )
-        if self._expiry_s < 0:
-            return record
-        expiry_s = min(self._expiry_s, self.front.settings.session_expiry_s_max)
-        return msgspec.structs.replace(record, expiry_s=expiry_s)

@@ -3,6 +3,7 @@
 import uuid
 from typing import Final, NamedTuple
 
+from protocols import clock
 from protocols.canonical import Call, Identity
 from protocols.doors import client_certificate
 from protocols.driver import Driver
@@ -13,6 +14,7 @@ from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import Event
 from protocols.mqtt.fields import VARINT_MAX, PacketError
 from protocols.mqtt.front import Front
+from protocols.mqtt.mapping import Heads
 from protocols.mqtt.naming import Naming, mount_point_of
 from protocols.mqtt.opened import Opened, terms
 from protocols.mqtt.packets import (
@@ -158,6 +160,19 @@ async def open_session(
     if proved is not None and connection.auth is not None:
         own = connection.auth.properties(proved.data)
     return await _agree(front, owner, connection, driver, asked, call, naming, renderings, own)
+
+
+def accept(front: Front, connection: MqttConnection, agreed: Agreed) -> None:
+    """Queue CONNACK; packets are read from here on."""
+    opened, now = agreed.opened, clock.monotonic()
+    connection.open_qos2.update(opened.owned.received)
+    heads = Heads(
+        opened.call.client_id,
+        opened.naming,
+        writes_apache=front.settings.apache_properties,
+        source=front.source_of(opened.call),
+    )
+    connection.accept(agreed.connack, heads, keep_alive_s=agreed.keep_alive_s, now=now)
 
 
 def server_reference(front: Front) -> PacketProperties:

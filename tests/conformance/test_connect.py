@@ -385,3 +385,31 @@ def test_mqtt_3_1_3_9_a_connection_cancels_a_delayed_will(
         assert sub.payloads(1) == [b"alive"]
         with Peer(server, version, fresh(version, f"{word}-dying")):
             assert sub.payloads(1) == [b"gone"]
+
+
+# ── a client in a hurry ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("version", [V5, V311])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_what_is_sent_behind_connect_counts(
+    server: Address, word: str, version: int, is_kept: bool
+) -> None:
+    """The socket is closed before CONNACK: its publishes are delivered; DISCONNECT: no will."""
+    topics = [f"{word}/{number}" for number in range(3)]
+    will = Will(f"{word}/will", b"will")
+    with Peer(server, version, fresh(version, word)) as sub:
+        sub.subscribe(SubscribeItem(f"{word}/#", 2))
+        for orderly in (True, False):
+            connect = (kept if is_kept else fresh)(version, f"{word}-{orderly}", will=will)
+            with Peer(server, version) as peer:
+                packets = [
+                    Publish(topic, b"x", qos, packet_id=9 if qos else 0)
+                    for qos, topic in enumerate(topics)
+                ]
+                peer.send(
+                    b"".join(encode_packet(packet, version) for packet in (connect, *packets))
+                    + (encode_packet(Disconnect(), version) if orderly else b"")
+                )
+            found = sorted(packet.topic for packet in sub.delivered(3 if orderly else 4))
+            assert found == (topics if orderly else [*topics, will.topic])
