@@ -17,6 +17,7 @@ LEASE_PREFIX: Final = "gateway/"
 
 
 STORE_FULL: Final = Code.MASTER_PERSISTENCE_TIMEOUT
+FULL_HINT: Final = "the store is full"
 """Code of sends refused because the log or the disk is full: try later, nothing is wrong with
 the message. Fronts answer as the table of refusals says (507, 0x97, nack, code 14)."""
 

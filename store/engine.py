@@ -54,6 +54,7 @@ from store.lifecycle import Lifecycle
 from store.light_queues import LightQueues
 from store.log.messages import tag_hash
 from store.log.segments import WriteBatch
+from store.noting import Noting
 from store.parts import Parts
 from store.plain import PlainRows, PlainRun, PlainSender, RunResult
 from store.policies.handover import Handover
@@ -63,6 +64,7 @@ from store.reading import Reader
 from store.retention.room import Room
 from store.searching import SearchWork, record_around, search_work
 from store.sending import Sender
+from store.standard import StandardSender
 from store.timers.holding import Holding
 
 _NO_TAGS: Final[frozenset[int]] = frozenset()
@@ -93,8 +95,12 @@ class Engine:
             self._core, self._parts.groups, self._deliveries, self._room, self._handover
         )
         self._plain = PlainSender(self._core, self._parts.topics, self._room)
+        noting = Noting(self._core, self._parts, self.held)
+        self._standard = StandardSender(
+            self._core, self._parts.topics, self._room, self.held, noting
+        )
         self._sender = Sender(
-            self._core, self._parts, self._room, self._keeper, self._handover, self.held
+            self._core, self._parts, self._room, self._keeper, self._handover, self.held, noting
         )
         self._late = LateEntries(
             self._core, self._parts.groups, self._deliveries, self._keeper, self._handover
@@ -194,22 +200,12 @@ class Engine:
     def send(self, gateway: str, frame: SendFrame, now: Now) -> Pending[SendAnswer]:
         """Run a numbered frame, once. Raises Refused (fenced epoch, frame number spent)."""
         self._core.at(now)
-        frames = self._parts.frames
-        known = frames.get(gateway)
-        frames.enter(known, frame.gateway_epoch)
-        if frame.frame <= known.last_frame:
-            answer = frames.result(known, frame.frame)
-            if answer is None:
-                hint = f"frame {frame.frame} was settled"
-                raise Refused(Code.PRECONDITION_FAILED, gateway, hint)
-        else:
-            answer = self._sender.run(known, frame)
-        return self._core.wait(answer)
+        return self._core.wait(self._sender.send(gateway, frame))
 
     def append(self, records: Sequence[AppendRecord], now: Now) -> Pending[list[AppendResult]]:
         """Store messages of standard codes, all in one block."""
         self._core.at(now)
-        return self._core.wait(self._sender.append(records))
+        return self._core.wait(self._standard.append(records))
 
     def append_plain(
         self, runs: Sequence[PlainRun | PlainRows], now: Now

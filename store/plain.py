@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from protocols.errors import Code, Refused
 from protocols.remoting.matrix import MATRIX_ITEMS_MIN, np
 from protocols.remoting.row_sums import BuiltSums
-from store.answers import STORE_FULL
+from store.answers import FULL_HINT, STORE_FULL
 from store.appender import RUN_LENGTH_MIN, Draft, Plan, append_messages
 from store.bulk import Bulk
 from store.core import Core
@@ -175,7 +175,7 @@ class PlainSender:
         tags: list[int] = []
         found: list[RunResult | int] = []
         is_full = not self._room.has_room_for(sum([sum(run.lengths) for run in runs]))
-        full, at = RunResult(STORE_FULL, hint="the store is full"), self._at
+        full, at = RunResult(STORE_FULL, hint=FULL_HINT), self._at
         plan: Plan | RunResult | None
         for head, run_pieces, run_lengths, run_tags in runs:
             plan = head.plan

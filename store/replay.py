@@ -29,9 +29,9 @@ from store.log.format import (
 from store.log.recovery import ScannedBlock
 from store.log.state import decode_ack, decode_grant, decode_marks, decode_return, unpack
 from store.metadata.compacted import value_of
+from store.noting import retained_change
 from store.parts import Parts
 from store.replay_bulk import feed_rows, rows_of
-from store.sending import retained_change
 from store.timers.held import decode_checked, decode_positions
 
 _MESSAGE: Final = int(Kind.MESSAGE)

@@ -1,5 +1,5 @@
 """
-From frames and standard requests to blocks: admit each item, then store what was admitted.
+From frames to blocks: admit each item, then store what was admitted.
 
 A frame whose items are all admitted (nearly every one) goes to the appender as it came. Anything
 else is compacted first; what became of the other items stands in a FRAME_RESULT record.
@@ -22,28 +22,18 @@ from protocols.remoting.sending import (
     SendSet,
     SetFlag,
 )
-from protocols.stored_names import tenant_and_name
-from store.answers import STORE_FULL, AppendRecord, AppendResult
+from store.answers import FULL_HINT, STORE_FULL
 from store.appender import ITEM_BITS, NOWHERE, Draft, Plan, append_messages
 from store.bulk import Bulk
 from store.core import Core
 from store.frame_runs import append_runs
 from store.index.queues import Queue
-from store.late import usable_lights
 from store.log.format import EntryFlag, Kind, entry_extra
-from store.log.messages import (
-    is_record,
-    property_of,
-    queue_id_of,
-    set_queue_id,
-    tag_hash_of,
-    topic_of,
-)
 from store.log.state import pack
 from store.lone import append_lone
-from store.metadata.compacted import NO_KEY_HINT, has_key, value_of
+from store.metadata.compacted import NO_KEY_HINT, has_key
 from store.metadata.frames import FrameFacts, GatewayFrames, make_answer
-from store.metadata.retained import CLEARED, RetainedChange
+from store.noting import COMPACTED, HAS_ONCE, SETS_RETAINED, Noting
 from store.parts import Parts
 from store.policies.admission import Admission, SetPlan
 from store.policies.handover import Handover
@@ -51,25 +41,21 @@ from store.policies.keeper import TOO_LONG, Keeper
 from store.retention.room import Room
 from store.timers.holding import Holding, Wrapped
 
-_FULL_HINT: Final = "the store is full"
 QUEUE_FULL: Final = Code.LITE_TOPIC_QUOTA_EXCEEDED
 QUEUE_FULL_HINT: Final = "the queue is at its limit"
-_HAS_ONCE: Final = int(ItemFlag.HAS_ONCE_KEY)  # plain numbers: IntFlag costs 0.6 µs per message
 _IS_HELD: Final = int(ItemFlag.DELAYED | ItemFlag.HALF)
 _IS_PRIMARY: Final = int(SetFlag.IS_PRIMARY)
 _IS_RETAINED: Final = int(SetFlag.IS_RETAINED)
 _HAS_TAG: Final = int(EntryFlag.HAS_TAG)
 _BYTES_ONLY: Final = int(EntryFlag.BYTES_ONLY)
-_NOT_PLAIN: Final = _HAS_ONCE | _IS_HELD
-_SETS_RETAINED: Final = int(EntryFlag.SETS_RETAINED)
-_COMPACTED: Final = int(EntryFlag.COMPACTED)
+_NOT_PLAIN: Final = HAS_ONCE | _IS_HELD
 _HELD: Final = int(EntryFlag.HELD)
 PLANS_MAX: Final = 100_000
 """Sets whose queues are remembered: as many heads as are in use at a time."""
 
 
 class Sender:
-    """Stores messages of both code families."""
+    """Stores messages of gateways."""
 
     def __init__(
         self,
@@ -79,25 +65,35 @@ class Sender:
         keeper: Keeper,
         handover: Handover,
         holding: Holding,
+        noting: Noting,
     ) -> None:
         self._core = core
         self._keeper = keeper
         self._handover = handover
         self._holding = holding
+        self._noting = noting
         self._topics = parts.topics
         self._frames = parts.frames
         self._once = parts.once
-        self._retained = parts.retained
-        self._compacted = parts.compacted
         self._room = room
-        self._turn = 0
         self._plans: dict[SendSet, SetPlan] = {}
         self._planned_at = (-1, -1)
         """Versions of topics and queues that the remembered plans hold for."""
 
-    # ── frames ──────────────────────────────────────────────────────────────────────────
+    def send(self, gateway: str, frame: SendFrame) -> SendAnswer:
+        """Run a numbered frame, once. Raises Refused (fenced epoch, frame number spent)."""
+        frames = self._frames
+        known = frames.get(gateway)
+        frames.enter(known, frame.gateway_epoch)
+        if frame.frame > known.last_frame:
+            return self._run(known, frame)
+        answer = frames.result(known, frame.frame)
+        if answer is None:
+            hint = f"frame {frame.frame} was settled"
+            raise Refused(Code.PRECONDITION_FAILED, gateway, hint)
+        return answer
 
-    def run(self, gateway: GatewayFrames, frame: SendFrame) -> SendAnswer:
+    def _run(self, gateway: GatewayFrames, frame: SendFrame) -> SendAnswer:
         """Run a frame that has not run before."""
         self._frames.answered(gateway, frame.answered)
         plans = self._plan_sets(frame.sets)
@@ -108,7 +104,7 @@ class Sender:
         if is_simple and frame.lone is not None and not self._core.log.has_state:
             _, at, bits, order, expires_at_ms, _ = frame.lone
             plan = plans[at]
-            if not expires_at_ms and not bits & _NOT_PLAIN and not plan.flags & _SETS_RETAINED:
+            if not expires_at_ms and not bits & _NOT_PLAIN and not plan.flags & SETS_RETAINED:
                 return self._store_lone(gateway, frame, plan, bits, order)
         if is_simple and frame.runs is not None and self._is_plain(frame.runs, plans):
             return self._store_runs(gateway, frame, plans)
@@ -175,7 +171,7 @@ class Sender:
         lengths, set_indexes, flags, orders, expires, once_keys = columns
         entry_flags = _entry_flags(plans, set_indexes, flags)
         extras: list[bytes] | None = None
-        if any(expires) or any([flag & _HAS_ONCE for flag in set(flags)]):
+        if any(expires) or any([flag & HAS_ONCE for flag in set(flags)]):
             entry_flags, extras = _with_extras(entry_flags, flags, expires, once_keys)
         block_at = self._core.log.end
         item_count = len(frame.columns.lengths)
@@ -197,13 +193,13 @@ class Sender:
             ),
         )
         if extras is not None:
-            self._note_extras(positions, offsets, flags, expires, once_keys)
-        if any([plan.flags & _SETS_RETAINED for plan in plans]):
-            self._note_retained(positions, entry_flags)
+            self._noting.extras(positions, offsets, flags, expires, once_keys)
+        if any([plan.flags & SETS_RETAINED for plan in plans]):
+            self._noting.retained(positions, entry_flags)
         if self._topics.compacted:
-            self._note_compacted(positions, offsets, entry_flags)
+            self._noting.compacted(positions, offsets, entry_flags)
         if plans and plans[-1].flags & _HELD:
-            self._note_held(positions, entry_flags)
+            self._noting.held(positions, entry_flags)
         if len(positions) == item_count:
             answer = SendAnswer(frame.frame, positions, offsets, {}, facts.partial)
         else:
@@ -240,7 +236,7 @@ class Sender:
                 run.length != size
                 or run.expires_at_ms
                 or run.flags & _NOT_PLAIN
-                or plans[run.set_index].flags & _SETS_RETAINED
+                or plans[run.set_index].flags & SETS_RETAINED
                 for run in runs
             ]
         )
@@ -274,10 +270,10 @@ class Sender:
             frame=frame.frame,
             item_count=frame.item_count,
         )
-        if any([plan.flags & _SETS_RETAINED for plan in plans]):
-            self._note_retained(positions, bulk.flags.tolist())
+        if any([plan.flags & SETS_RETAINED for plan in plans]):
+            self._noting.retained(positions, bulk.flags.tolist())
         if self._topics.compacted:
-            self._note_compacted(positions, offsets, bulk.flags.tolist())
+            self._noting.compacted(positions, offsets, bulk.flags.tolist())
         answer = SendAnswer(frame.frame, positions, offsets, {}, ())
         self._frames.ran(gateway, frame.frame, block_at, answer)
         return answer
@@ -304,7 +300,7 @@ class Sender:
         is_primary = bool(send_set.flags & _IS_PRIMARY)
         flags = 0 if is_primary else _BYTES_ONLY
         if send_set.flags & _IS_RETAINED:
-            flags |= _SETS_RETAINED
+            flags |= SETS_RETAINED
         lights: list[Queue] = []
         missing: list[bytes] = []
         for key in send_set.keys:
@@ -323,13 +319,13 @@ class Sender:
                 return SetPlan(None, flags, refused.code, refused.hint, tuple(missing))
             queue = self._core.message_queue(send_set.topic, send_set.queue_id)
             if send_set.topic in self._topics.compacted:
-                flags |= _COMPACTED
+                flags |= COMPACTED
         elif not lights:
             hint = "no queue wants it any more"
             return SetPlan(None, flags, Code.NOT_FOUND, hint, tuple(missing))
         judges = self._keeper.judges
         is_judged = bool(judges) and not judges.keys().isdisjoint(lights)
-        needs_keys = bool(flags & _COMPACTED)
+        needs_keys = bool(flags & COMPACTED)
         return SetPlan(
             Plan(queue, lights),
             flags,
@@ -363,14 +359,14 @@ class Sender:
             plan = plans[at]
             code, hint = plan.code, plan.hint
             if is_full:
-                code, hint = STORE_FULL, _FULL_HINT
+                code, hint = STORE_FULL, FULL_HINT
             elif index in held and held[index].code:
                 code, hint = held[index].code, held[index].hint
             elif order and order in gateway.refused_orders:
                 code, hint = Code.PRECONDITION_FAILED, "an earlier message of its key was refused"
             elif plan.needs_keys and not has_key(frame.records[start:end]):
                 code, hint = Code.ILLEGAL_MESSAGE_KEY, NO_KEY_HINT
-            if not code and flags & _HAS_ONCE:
+            if not code and flags & HAS_ONCE:
                 place = self._once.find(once_key, self._core.log.wall_ms)
                 if place is None and once_key in seen:
                     place = (-1 - seen[once_key], -1)  # twice in one frame: as that item
@@ -388,131 +384,12 @@ class Sender:
                 if order:
                     gateway.refused_orders[order] = frame.frame
                 continue
-            if flags & _HAS_ONCE:
+            if flags & HAS_ONCE:
                 seen[once_key] = index
             facts.partial.extend([(index, key, int(Code.NOT_FOUND)) for key in plan.missing])
             chosen.append(index)
             sets.append(at)
         return chosen, sets
-
-    def _note_extras(
-        self,
-        positions: "array[int]",
-        offsets: "array[int]",
-        flags: Sequence[int],
-        expires: Sequence[int],
-        once_keys: Sequence[bytes],
-    ) -> None:
-        wall_ms = self._core.log.wall_ms
-        rows = zip(positions, offsets, flags, expires, once_keys, strict=True)
-        for position, offset, flag, expires_at_ms, once_key in rows:
-            if expires_at_ms:
-                self._core.entries.expires[position] = expires_at_ms
-            if flag & _HAS_ONCE:
-                self._once.add(once_key, position, offset, wall_ms)
-
-    def _note_retained(self, positions: "array[int]", entry_flags: Sequence[int]) -> None:
-        for position, flags in zip(positions, entry_flags, strict=True):
-            if flags & _SETS_RETAINED:
-                record = self._core.record_at(position)
-                self._retained.note(retained_change(record, position, flags))
-                self._core.log.when_durable(self._retained.show_next)
-
-    def _note_compacted(
-        self, positions: "array[int]", offsets: "array[int]", entry_flags: Sequence[int]
-    ) -> None:
-        """The last message of each key, in topics that keep it."""
-        for position, offset, flags in zip(positions, offsets, entry_flags, strict=True):
-            if flags & _COMPACTED:
-                record = self._core.record_at(position)
-                queue = self._core.message_queue(topic_of(record), queue_id_of(record))
-                value = value_of(record, queue.number, offset)
-                self._compacted.note(value, self._core.log.wall_ms)
-
-    def _note_held(self, positions: "array[int]", entry_flags: Sequence[int]) -> None:
-        rows = zip(positions, entry_flags, strict=True)
-        self._holding.note([at for at, flags in rows if flags & EntryFlag.HELD])
-
-    # ── standard codes ──────────────────────────────────────────────────────────────────
-
-    def append(self, records: Sequence[AppendRecord]) -> list[AppendResult]:
-        """Store messages of standard codes, in one block."""
-        results: list[AppendResult] = []
-        stored: list[int] = []
-        bodies: list[bytearray] = []
-        plans: list[Plan] = []
-        flags: list[int] = []
-        is_full = not self._room.has_room_for(sum([len(item.record) for item in records]))
-        for index, item in enumerate(records):
-            try:
-                queue_id = self._choose(item, is_full=is_full)
-                record, plan = self._place(item, queue_id)
-            except Refused as refused:
-                results.append(AppendResult(refused.code, 0, item.queue_id, -1, refused.hint))
-                continue
-            bodies.append(record)
-            plans.append(plan)
-            flags.append(item.flags & 0xF | (EntryFlag.HELD if plan is NOWHERE else _HAS_TAG))
-            if item.topic in self._topics.compacted and plan is not NOWHERE:
-                flags[-1] |= _COMPACTED
-            stored.append(index)
-            results.append(AppendResult(Code.OK, 0, queue_id, -1))
-        if not stored:
-            return results
-        items = [records[index] for index in stored]
-        draft = Draft(
-            bytearray(b"".join(bodies)),
-            [len(record) for record in bodies],
-            range(len(items)),
-            plans,
-            flags,
-            [item.order_hash for item in items],
-            tags=[tag_hash_of(item.record) for item in items],
-        )
-        positions, offsets = append_messages(self._core, draft)
-        if NOWHERE in plans:
-            self._note_held(positions, flags)
-        if self._topics.compacted:
-            self._note_compacted(positions, offsets, flags)
-        for index, position, offset in zip(stored, positions, offsets, strict=True):
-            results[index] = results[index]._replace(position=position, offset=offset)
-        return results
-
-    def _place(self, item: AppendRecord, queue_id: int) -> tuple[bytearray, Plan]:
-        """(the record to store, where it goes: nowhere if it is held). Raises Refused."""
-        is_late = item.due_ms > self._core.log.wall_ms
-        if item.is_half or is_late:
-            due_ms = 0 if item.is_half else item.due_ms
-            record = bytearray(self._holding.wrap(item.record, due_ms, queue_id, item.keys))
-            plan = NOWHERE
-        else:
-            record = bytearray(item.record)
-            queue = self._core.message_queue(item.topic, queue_id)
-            plan = Plan(queue, usable_lights(self._core, item.keys))
-        set_queue_id(record, queue_id)
-        return record, plan
-
-    def _choose(self, item: AppendRecord, *, is_full: bool) -> int:
-        """Queue id for a message that may be stored. Raises Refused."""
-        if is_full:
-            raise Refused(STORE_FULL, item.topic, _FULL_HINT)
-        if not is_record(item.record):
-            raise Refused(Code.MESSAGE_CORRUPTED, item.topic, "not a stored record")
-        config = self._topics.for_send(item.topic, item.queue_id)
-        if item.topic in self._topics.compacted and not has_key(item.record):
-            raise Refused(Code.ILLEGAL_MESSAGE_KEY, item.topic, NO_KEY_HINT)
-        if item.queue_id >= 0:
-            return item.queue_id
-        self._turn += 1
-        return self._turn % config.write_queue_count
-
-
-def retained_change(record: bytes | memoryview, position: int, flags: int) -> RetainedChange:
-    """What the record does to the value of its address."""
-    tenant, name = tenant_and_name(topic_of(record))
-    subject = str(property_of(record, b"TG_SUBJECT"), "utf-8", "replace") or name
-    is_clear = flags & EntryFlag.CLEARS_RETAINED
-    return RetainedChange(tenant, subject, CLEARED if is_clear else position)
 
 
 def _entry_flags(
@@ -574,7 +451,7 @@ def _with_extras(
     ):
         if expires_at_ms:
             bits |= EntryFlag.HAS_EXPIRES
-        if flag & _HAS_ONCE:
+        if flag & HAS_ONCE:
             bits |= EntryFlag.HAS_ONCE
         full_flags.append(bits)
         extras.append(entry_extra(bits, expires_at_ms, once_key, 0))
