@@ -99,12 +99,12 @@ class Cleaner:
         living: Living | None = None
         looked = 0
         core.sealer.is_eager = False
-        room.awaits_snapshot = False
+        room.awaited_position = 0
         for segment in list(core.log.segments.items)[:-1]:
             if looked >= LOOKED_MAX:
                 break
             if segment.end > limit:  # a full log does not grow until the next snapshot is due
-                room.awaits_snapshot = is_pressed and segment.end > room.snapshot_position
+                room.awaited_position = segment.end if is_pressed else 0
                 break
             newest_ms = core.newest_ms.get(segment.number, now.wall_ms)
             is_due = is_pressed or newest_ms + min_ms < now.wall_ms or self._is_compacted(segment)

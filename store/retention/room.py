@@ -28,8 +28,8 @@ class Room:
         self.snapshot_position = 0
         """Of the older kept snapshot: recovery starts there, so nothing above it goes."""
 
-        self.awaits_snapshot = False
-        """Room is short, and segments that may be free cannot be judged before the next one."""
+        self.awaited_position = 0
+        """Room is short, and what ends here cannot be judged until snapshots have passed it."""
 
         self.leaving: dict[Segment, int] = {}
         """Segments that remnants replaced → log position that both snapshots must have passed
@@ -93,10 +93,12 @@ class Room:
     @property
     def wants_snapshot(self) -> bool:
         """Files wait for one, and their room is needed."""
-        if self.awaits_snapshot:
+        passed = self.snapshot_position
+        if self.awaited_position > passed:
             return True
+        waiting_count = len([at for at in self.leaving.values() if at > passed])
         is_short = not self._fits(self._spare_bytes)
-        return bool(self.leaving) and (is_short or len(self.leaving) > LEAVING_MAX)
+        return waiting_count > (0 if is_short else LEAVING_MAX)
 
 
 LEAVING_MAX: Final = 8
