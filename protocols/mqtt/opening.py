@@ -14,6 +14,7 @@ from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import Event
 from protocols.mqtt.fields import VARINT_MAX, PacketError
 from protocols.mqtt.front import Front
+from protocols.mqtt.lastwords import Owner
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.naming import Naming, mount_point_of
 from protocols.mqtt.opened import Opened, terms
@@ -30,11 +31,7 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property, find_int, is_as_it_says
 from protocols.mqtt.records import WillRecord
 from protocols.mqtt.rendering import Renderings
-from protocols.mqtt.sessions import (
-    Opening,
-    Owner,
-    is_read,
-)
+from protocols.mqtt.sessions import Opening, is_read
 from protocols.mqtt.settings import MqttSettings
 from protocols.pipeline import Credentials
 from protocols.tls import ClientCertificate

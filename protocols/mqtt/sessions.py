@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -23,6 +23,7 @@ from protocols.directory import Put, Record, Subscription
 from protocols.errors import Code, Refused
 from protocols.groups import GroupSpec, Read, ShareStrategy
 from protocols.mqtt.holders import Holders
+from protocols.mqtt.lastwords import LastWords, Owner, let_go
 from protocols.mqtt.naming import EXCLUSIVE
 from protocols.mqtt.presence import Presence
 from protocols.mqtt.records import (
@@ -49,9 +50,6 @@ logger = logging.getLogger("tidegate.mqtt")
 RACES_MAX: Final = 10
 """Lost conditional writes of one CONNECT before the client is told to come back."""
 
-LEAVE_S_MAX: Final = 10.0
-"""How long a CONNECT waits for the last connection of its client id to be written down."""
-
 SWEEP_S: Final = 0.25
 """How often what is due is looked for."""
 
@@ -64,18 +62,6 @@ HELP_S: Final = 2.0
 
 _busy: WeakKeyDictionary[Services, tuple[set[str], set[str]]] = WeakKeyDictionary()
 """Sessions that a gateway is acting for: one of its listeners that tell no events, one that do."""
-
-
-class Owner(Protocol):
-    """A connection that holds a session."""
-
-    def take_over(self) -> None:
-        """Another connection has the session: tell the client, go."""
-        ...
-
-    async def left(self) -> None:
-        """Wait until it let go of the session's streams."""
-        ...
 
 
 class Owned(NamedTuple):
@@ -196,6 +182,7 @@ class Sessions:
         self._busy = _busy.setdefault(services, (set(), set()))[presence is not None]
         self._acting = asyncio.Semaphore(ACTING_MAX)
         self._last_epoch = 0
+        self._last_words = LastWords(services.directory)
         self._undo = services.directory.watch(SESSION_PREFIX, self._changed)
 
     def start(self) -> None:
@@ -227,7 +214,9 @@ class Sessions:
             self._find(key, opening)
             if (holding := self._owners.pop(key, None)) is not None:
                 holding[0].take_over()
-                await _gone(holding[0], call.client_id)
+                await let_go(holding[0], call.client_id)
+            else:
+                await self._last_words.hear(key, clean_start=opening.clean_start)
             for _ in range(RACES_MAX):
                 owned = await self._try_open(key, opening, was_here=holding is not None)
                 if owned is not None:
@@ -416,6 +405,7 @@ class Sessions:
 
     def _changed(self, records: Sequence[Record]) -> None:
         for item in records:
+            self._last_words.changed(item.key)
             holding = self._owners.get(item.key)
             record = decode_session(item.value) if item.value is not None else None
             if holding is not None and (record is None or record.owner_epoch > holding[1]):
@@ -482,16 +472,6 @@ class Sessions:
             version = result.record.version
         if record.ends_at_ms and record.ends_at_ms <= now_ms:
             self.expired_count += await self._end(record, version)
-
-
-async def _gone(owner: Owner, client_id: str) -> None:
-    """Wait until *owner* has let go. Raises Refused: the directory does not take its last words."""
-    try:
-        async with asyncio.timeout(LEAVE_S_MAX):
-            await owner.left()
-    except TimeoutError:
-        hint = "its last connection cannot be written down"
-        raise Refused(Code.HA_NOT_AVAILABLE, client_id, hint) from None
 
 
 def call_of(record: SessionRecord) -> Call:

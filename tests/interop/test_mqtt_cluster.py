@@ -237,3 +237,19 @@ async def test_qos_2_is_stored_once_though_its_gateway_is_killed(cluster: Cluste
         wanted = [b"%d" % n for n in range(1, 9)] + [b"+%d" % n for n in range(1, 9)]
         assert bodies == sorted(wanted)
         assert await sub.is_silent()
+
+
+async def test_an_orderly_end_has_no_will_though_the_client_is_elsewhere_at_once(
+    cluster: Cluster,
+) -> None:
+    """DISCONNECT at one gateway, CONNECT at the other in the same breath; a break has its will."""
+    async with MqttClient(cluster.two.address("mqtt"), Connect(V5, "breath-sub")) as sub:
+        await sub.subscribe(SubscribeItem("breath/#", 1))
+        for number in range(4):
+            with_will = durable("breath", will=Will("breath/will", b"%d" % number))
+            async with MqttClient(cluster.one.address("mqtt"), with_will) as first:
+                if number < 3:
+                    first.send(Disconnect())
+                async with MqttClient(cluster.two.address("mqtt"), durable("breath")) as second:
+                    assert second.connack.session_present
+        assert [packet.payload for packet in await sub.publishes(1)] == [b"3"]
