@@ -7,13 +7,12 @@ them when the client has it.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from protocols import clock
 from protocols.canonical import Delivery, ReceiptHandle, StoredMessage
 from protocols.delivery_runs import DeliveryRun
 from protocols.mqtt.connection import MqttConnection
-from protocols.mqtt.encoder import encode_ack, publish_again
+from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.marking import Marked, Marking
@@ -21,6 +20,7 @@ from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import LeftoverRecord
 from protocols.mqtt.rendering import Rendering, Renderings
+from protocols.mqtt.resending import PUBREL, delivery_again, leftover_again
 from protocols.mqtt.session import (
     Flight,
     Outgoing,
@@ -35,8 +35,6 @@ from protocols.mqtt.tracing import trace_deliveries
 from protocols.observing import Meter, Observer
 from protocols.remoting.records import decode_record, store_ms_of
 from protocols.stored_names import publisher_name
-
-PUBREL: Final = 0x62
 
 
 class Outbox:
@@ -267,69 +265,43 @@ class Outbox:
         """What an earlier connection left open: same ids, same order, DUP [MQTT-4.4.0-1]."""
         if not deliveries:
             return
-        if self._resending is None:
-            self._resending = deque()
-        resending = self._resending
-        now_ms = clock.wall_ms()
+        version, now_ms = self._connection.version, clock.wall_ms()
         for delivery in deliveries:
-            packet_id, stage = delivery.packet_id, delivery.stage
+            packet_id = delivery.packet_id
             if packet_id in self.window.flights:  # its store was away, and the ids went round
-                if stage == Stage.RECEIVED:
+                if delivery.stage == Stage.RECEIVED:
                     feed.done(delivery.handle)
                 else:
                     self._plan(feed, [delivery])
                 continue
-            if stage == Stage.RECEIVED:
-                flight = Flight(feed, delivery.handle, 2, stage)
-                packet = encode_ack(PUBREL, packet_id, 0, self._connection.version)
-            else:
-                rendering = self._renderings.find(delivery.message)
-                if not rendering.tail.topic:
-                    feed.done(delivery.handle)
-                    continue
-                sent_qos = 2 if stage == Stage.SENT_QOS2 else 1
-                plan = feed.subscriptions.plan_again(
-                    delivery.reads, delivery.qos, sent_qos, delivery.retain
-                ) or Plan(sent_qos, False, ())
-                flight = Flight(feed, delivery.handle, plan.qos, Stage.SENT)
-                head, tail = rendering.parts(
-                    self._connection.version, plan.qos, plan.retain, plan.identifiers, now_ms
-                )
-                packet = publish_again(head + packet_id.to_bytes(2, "big") + tail)
-                if len(packet) > self._packet_bytes_max:  # as if delivered [MQTT-3.1.2-25]
-                    self._dropped.inc()
-                    feed.done(delivery.handle)
-                    continue
-            self.window.adopt(packet_id, flight)
-            resending.append((packet_id, packet))
+            again = delivery_again(feed, delivery, self._renderings, version, now_ms)
+            if again is None or not self._adopt(packet_id, *again):
+                feed.done(delivery.handle)
         self.pump()
 
     def take_up(self, leftovers: Sequence[LeftoverRecord]) -> None:
         """What an earlier connection left open that no group keeps; see ``leftovers``."""
-        if self._resending is None:
-            self._resending = deque()
         version, now_ms = self._connection.version, clock.wall_ms()
         for item in leftovers:
-            plan = Plan(item.qos, item.retain, item.identifiers)
-            if item.stage == Stage.RECEIVED:
-                flight = Flight(None, None, 2, Stage.RECEIVED)
-                flight.message = None, plan
-                packet = encode_ack(PUBREL, item.packet_id, 0, version)
+            if item.packet_id:
+                again = leftover_again(item, self._renderings, version, now_ms)
+                self._adopt(item.packet_id, *again)
             else:
                 rendering = self._renderings.find(decode_record(item.record))
-                if not item.packet_id:
-                    self.window.wait(Outgoing(rendering, plan, None, None))
-                    continue
-                flight = Flight(None, None, plan.qos, Stage.SENT)
-                flight.message = rendering, plan
-                head, tail = rendering.parts(version, *plan, now_ms)
-                packet = publish_again(head + item.packet_id.to_bytes(2, "big") + tail)
-                if len(packet) > self._packet_bytes_max:
-                    self._dropped.inc()
-                    continue
-            self.window.adopt(item.packet_id, flight)
-            self._resending.append((item.packet_id, packet))
+                plan = Plan(item.qos, item.retain, item.identifiers)
+                self.window.wait(Outgoing(rendering, plan, None, None))
         self.pump()
+
+    def _adopt(self, packet_id: int, flight: Flight, packet: bytes) -> bool:
+        """Send *packet* again when there is room; False: too large, as if delivered."""
+        if len(packet) > self._packet_bytes_max:  # [MQTT-3.1.2-25]
+            self._dropped.inc()
+            return False
+        self.window.adopt(packet_id, flight)
+        if self._resending is None:
+            self._resending = deque()
+        self._resending.append((packet_id, packet))
+        return True
 
     # ── in from the client ──────────────────────────────────────────────────────────────
 
