@@ -58,6 +58,13 @@ class _Closing(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class _Recalling(Protocol):
+    """A plug-in that keeps answers."""
+
+    def recall(self, credentials: Credentials) -> Identity | None: ...
+
+
 class Identities:
     """``Authenticator`` of the services, made anew by each reload."""
 
@@ -87,6 +94,19 @@ class Identities:
                 return found
         if not is_known and (found := await self._from_users(credentials)) is not None:
             return found  # a certificate; or nobody, found out as slowly as a wrong password
+        return self._anonymous(credentials) if self._is_open else None
+
+    def recall(self, credentials: Credentials) -> Identity | None:
+        """What an earlier login left in a cache; the same as ``authenticate`` would say."""
+        user = self._users.get(credentials.user)
+        if user is not None and credentials.has_credentials and not credentials.digest:
+            key = self._cache_key_of(user, credentials.password)
+            if self._cache.get(key, 0.0) > clock.monotonic():
+                return Identity(name=user.name, roles=user.roles)
+            return None
+        for plugin in self._plugins[:1]:
+            if user is None and isinstance(plugin, _Recalling):
+                return plugin.recall(credentials)
         return self._anonymous(credentials) if self._is_open else None
 
     def begin(self, method: str, credentials: Credentials) -> Exchange | None:
@@ -128,11 +148,14 @@ class Identities:
             return None
         return Identity(name=user.name, roles=user.roles)
 
+    def _cache_key_of(self, user: UserConfig | None, password: bytes) -> bytes:
+        name = user.name.encode() if user is not None else b""
+        return hmac.digest(self._cache_key, len(name).to_bytes(4) + name + password, "sha256")
+
     async def _has_password(self, user: UserConfig | None, password: bytes) -> bool:
         if user is not None and not user.password_hash:
             user = None
-        name = user.name.encode() if user is not None else b""
-        key = hmac.digest(self._cache_key, len(name).to_bytes(4) + name + password, "sha256")
+        key = self._cache_key_of(user, password)
         now = clock.monotonic()
         if user is not None and self._cache.get(key, 0.0) > now:
             return True

@@ -75,6 +75,9 @@ class Rules:
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         return await self.identities.authenticate(credentials)
 
+    def recall(self, credentials: Credentials) -> Identity | None:
+        return self.identities.recall(credentials)
+
     def begin(self, method: str, credentials: Credentials) -> Exchange | None:
         return self.identities.begin(method, credentials)
 

@@ -294,6 +294,10 @@ class Authenticator(Protocol):
 class Doorkeeper(Authenticator, Protocol):
     """All authenticators behind one."""
 
+    def recall(self, credentials: Credentials) -> Identity | None:
+        """Who it is, if that is known without asking or computing; None: ``authenticate``."""
+        ...
+
     def begin(self, method: str, credentials: Credentials) -> Exchange | None:
         """A login by a SASL *method*; None: nobody here has it."""
         ...

@@ -40,9 +40,7 @@ class HttpAuthenticator:
         """From the cache, or ask; the same question is under way once."""
         question = _question(credentials)
         key = hmac.digest(self._cache_key, question, "sha256")
-        now = clock.monotonic()
-        found = self._cache.get(key)
-        if found is not None and found[0] > now and not _is_over(found[1]):
+        if (found := self._find(key)) is not None:
             return found[1]
         while (asking := self._asking.get(key)) is not None:
             await asyncio.wait([asking])
@@ -57,11 +55,21 @@ class HttpAuthenticator:
             asking.cancel()  # who asked has gone without an answer: another one asks
         keep_ms = self._config.cache if identity is not None else self._config.cache_denied
         if keep_ms:
-            self._cache[key] = (now + keep_ms / 1000, identity)
+            self._cache[key] = (clock.monotonic() + keep_ms / 1000, identity)
             self._cache.move_to_end(key)
             while len(self._cache) > self._config.cache_max:
                 self._cache.popitem(last=False)
         return identity
+
+    def recall(self, credentials: Credentials) -> Identity | None:
+        """A yes of the cache."""
+        found = self._find(hmac.digest(self._cache_key, _question(credentials), "sha256"))
+        return found[1] if found is not None else None
+
+    def _find(self, key: bytes) -> tuple[float, Identity | None] | None:
+        found = self._cache.get(key)
+        is_good = found is not None and found[0] > clock.monotonic() and not _is_over(found[1])
+        return found if is_good else None
 
     async def close(self) -> None:
         if self._session is not None:

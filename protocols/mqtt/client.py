@@ -31,7 +31,7 @@ from protocols.mqtt.events import (
     PublishRun,
 )
 from protocols.mqtt.fields import PacketError
-from protocols.mqtt.front import Front
+from protocols.mqtt.front import LINGER_S, Front
 from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.leftovers import put_aside, take_up
 from protocols.mqtt.opened import Opened
@@ -40,6 +40,7 @@ from protocols.mqtt.opening import (
     Caller,
     accept,
     hear,
+    identify,
     open_session,
     server_reference,
 )
@@ -75,9 +76,6 @@ WAITING_EVENTS_MAX: Final = 16
 
 NONE_WAITING: Final[deque["Ordered"]] = deque(maxlen=0)
 """A deque has a kilobyte from the beginning; most clients never need one."""
-
-LINGER_S: Final = 1.0
-"""For the peer to read why its connection ends."""
 
 LEAVE_AGAIN_S: Final = 2.0
 """Between attempts to write down that a connection is gone, while the directory is away."""
@@ -287,12 +285,14 @@ class Client:
     async def _open(self, connect: Connect) -> None:
         try:
             caller = hear(self.front, self.connection, self.driver, connect)
-            proved = None
+            proved = None  # in none of the places for opening sessions: it may take others time
             if caller is not None and self.connection.auth is not None:
                 proved = await self._proof().at_connect(caller)
-            if caller is None or self.connection.is_closing:
+            elif caller is not None:
+                proved = await identify(self.front, self.connection, caller)
+            if caller is None or proved is None or self.connection.is_closing:
                 self._refused(connect)
-            else:  # a proof takes the client time: it holds no place
+            else:
                 await self._open_in_turn(caller, proved)
         finally:
             if self._is_early:
@@ -301,7 +301,7 @@ class Client:
             if self.opened is None:
                 self._left.set()
 
-    async def _open_in_turn(self, caller: Caller, proved: Proved | None) -> None:
+    async def _open_in_turn(self, caller: Caller, proved: Proved) -> None:
         connect, has_place = caller.connect, False
         try:
             has_place = await self.front.places.take(self.front.settings.opening_s_max)

@@ -62,6 +62,9 @@ class Places:
         self._places.release()
 
 
+LINGER_S: Final = 1.0
+"""For a peer to read why its connection ends."""
+
 MANY_FILTERS_AT_ONCE: Final = 4
 """SUBSCRIBEs of hundreds of filters in work at once: each keeps the loop for milliseconds."""
 
@@ -84,7 +87,12 @@ class Front:
         self.tasks = Tasks(f"mqtt {name}")
         self.leaving = Tasks(f"mqtt {name} leaving")
         self.clients: set[Ending] = set()
+        self.logins = Places(settings.opening_max)
+        """CONNECTs whose credentials are looked at: somebody else may take their time over that."""
+
         self.places = Places(settings.opening_max)
+        """CONNECTs whose client is known, and whose session is opened."""
+
         self.many_filters = asyncio.Semaphore(MANY_FILTERS_AT_ONCE)
         """For SUBSCRIBEs of many filters; the others need not wait for them."""
 
@@ -110,7 +118,7 @@ class Front:
         metrics.gauge(
             "mqtt_opening_waiting",
             "CONNECTs that wait for their turn",
-            lambda: float(self.places.waiting_count),
+            lambda: float(self.places.waiting_count + self.logins.waiting_count),
             listener=name,
         )
         metrics.gauge(

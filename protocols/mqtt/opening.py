@@ -107,23 +107,15 @@ async def open_session(
     connection: MqttConnection,
     driver: Driver[Event],
     caller: Caller,
-    proved: Proved | None,
+    proved: Proved,
 ) -> Agreed | None:
     """
     Everything up to CONNACK; None: refused, the refusal is queued.
 
     Raises Refused if the directory or all stores are away.
-
-    Args:
-        proved: by enhanced authentication; None: the client named no method.
     """
     connect, client_id = caller.connect, caller.credentials.client_id
-    certificate, tenant = caller.certificate, caller.tenant
-    identity = proved.identity if proved is not None else await _authenticate(front, caller)
-    if identity is None:
-        has_shown = connect.user is not None
-        connection.refuse(Reason.BAD_USER_NAME_OR_PASSWORD if has_shown else Reason.NOT_AUTHORIZED)
-        return None
+    certificate, tenant, identity = caller.certificate, caller.tenant, proved.identity
     call = Call(
         protocol="mqtt",
         listener=front.name,
@@ -153,9 +145,7 @@ async def open_session(
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
         return None
     asked = connect._replace(will=will)
-    own: PacketProperties = ()
-    if proved is not None and connection.auth is not None:
-        own = connection.auth.properties(proved.data)
+    own = connection.auth.properties(proved.data) if connection.auth is not None else ()
     return await _agree(front, owner, connection, driver, asked, call, naming, renderings, own)
 
 
@@ -199,10 +189,30 @@ def _why_not(front: Front, connect: Connect) -> Reason | None:
     return None
 
 
-async def _authenticate(front: Front, caller: Caller) -> Identity | None:
-    found = await front.services.authenticator.authenticate(caller.credentials)
-    certificate_name = caller.credentials.certificate_name
-    return _admitted(front.settings, caller.connect, certificate_name, found)
+async def identify(front: Front, connection: MqttConnection, caller: Caller) -> Proved | None:
+    """
+    Who it is, by CONNECT alone; None: refused, the refusal is queued.
+
+    Whom a cache knows waits for nobody: others may be in line for a service that is down.
+    """
+    authenticator, credentials = front.services.authenticator, caller.credentials
+    found = authenticator.recall(credentials)
+    if found is None:
+        if not await front.logins.take(front.settings.opening_s_max):
+            front.busy.inc()
+            connection.refuse(Reason.SERVER_BUSY)
+            return None
+        try:
+            found = await authenticator.authenticate(credentials)
+        finally:
+            front.logins.give()
+    connect = caller.connect
+    identity = _admitted(front.settings, connect, credentials.certificate_name, found)
+    if identity is None:
+        has_shown = connect.user is not None
+        connection.refuse(Reason.BAD_USER_NAME_OR_PASSWORD if has_shown else Reason.NOT_AUTHORIZED)
+        return None
+    return Proved(identity)
 
 
 def _admitted(

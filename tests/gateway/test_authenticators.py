@@ -18,7 +18,7 @@ from gateway.acl import Acl
 from gateway.authenticators.http import HttpAuthenticator
 from gateway.authenticators.jwt import JwtAuthenticator
 from gateway.authenticators.settings import HttpAuthConfig, JwtConfig
-from gateway.identity import Identities
+from gateway.identity import Identities, hash_password
 from gateway.ruleconfig import AclConfig
 from protocols.canonical import Call, Identity
 from protocols.errors import ConfigError
@@ -283,7 +283,24 @@ async def test_the_service_is_asked_once_for_the_same_credentials() -> None:
         for _ in range(3):
             assert await by_http.authenticate(shown("wrong", "dev-7")) is None
         assert len(asked) == 2  # a no is believed for a moment too
+        assert by_http.recall(shown("right", "dev-7")) == found[0]
+        assert by_http.recall(shown("wrong", "dev-7")) is None
+        assert by_http.recall(shown("other", "dev-7")) is None
         await by_http.close()
+
+
+async def test_who_has_logged_in_is_known_for_a_while() -> None:
+    """By the right password alone; a user's name does not lead to a service's answer."""
+    users = f'users: [{{ name: ann, roles: [x], password_hash: "{hash_password("pw")}" }}]'
+    identities = Identities(configuration.read(None, text=users).config)
+    assert identities.recall(shown("pw", "ann")) is None
+    found = await identities.authenticate(shown("pw", "ann"))
+    assert found == Identity(name="ann", roles=("x",))
+    assert identities.recall(shown("pw", "ann")) == found
+    assert identities.recall(shown("pwd", "ann")) is None
+    assert identities.recall(shown("pw", "bob")) is None
+    assert identities.recall(Credentials(protocol="mqtt", listener="mqtt")) is None
+    await identities.close()
 
 
 async def test_who_asks_and_goes_leaves_the_question_to_others() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from protocols.canonical import Identity
 from protocols.errors import Code
+from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.packets import (
     V5,
     V311,
@@ -101,6 +102,26 @@ async def test_connects_wait_their_turn_and_then_are_told_busy() -> None:
         gate.set()
         assert [await first, await third] == [0, 0]
         assert services.metrics.value("mqtt_busy") == 1
+
+
+async def test_who_is_known_does_not_wait_behind_who_is_not() -> None:
+    """A service that is slow, or dead, is asked for others."""
+    async with gateway(opening_max=1) as (services, address):
+        entered = asyncio.Event()
+
+        async def never(credentials: Credentials) -> Identity:
+            entered.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        services.authenticate = never  # type: ignore[method-assign]
+        services.recalled["ann"] = Identity(name="ann")
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(encode_packet(Connect(V5, "a"), V5))
+        await entered.wait()
+        async with MqttClient(address, Connect(V5, "b", user="ann", password=b"pw")) as client:
+            assert client.connack.reason == 0
+        writer.close()
 
 
 async def test_retained_values_age() -> None:

@@ -383,6 +383,7 @@ class FakeServices:
         self.broker = broker or FakeBroker()
         self.name, self.epoch = name, epoch
         self.users: dict[str, bytes] = {}
+        self.recalled: dict[str, Identity] = {}
         self.methods: dict[str, Callable[[], Exchange]] = {}
         self.denied: set[tuple[str, str]] = set()
         self.admit_code = Code.OK
@@ -414,6 +415,9 @@ class FakeServices:
         if self.users.get(credentials.user) != credentials.password:
             return None
         return Identity(name=credentials.user)
+
+    def recall(self, credentials: Credentials) -> Identity | None:
+        return self.recalled.get(credentials.user)
 
     def begin(self, method: str, credentials: Credentials) -> Exchange | None:
         """As ``methods`` says."""
