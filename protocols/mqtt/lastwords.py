@@ -2,7 +2,8 @@
 What an earlier connection of a client id still has to say before the next one takes its place.
 
 A client that has sent DISCONNECT may be at another gateway or listener before the first one has
-written that down: until then its record says that it is connected, and has a will to be sent.
+written that down: until then its record says that it is connected, that it has a will to be sent,
+and that its session goes on; which packet ids are in use is not known either.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ LEAVE_S_MAX: Final = 10.0
 
 HEARD_S_MAX: Final = 0.5
 """
-For one elsewhere to write down how it ended. One that has not ended says nothing: this is what a
-takeover from a live gateway costs a client whose will would be sent for it.
+For one elsewhere to write down how it ended. One that has not ended says nothing: this is what it
+costs to take over a kept session, or one whose will is sent then, from a gateway that lives.
 """
 
 
@@ -47,13 +48,13 @@ class LastWords:
             awaited.set()
 
     async def hear(self, key: str, *, clean_start: bool) -> None:
-        """Wait while *key* has a will that a takeover would send, though not for long."""
-        if not self._would_send(key, clean_start):
+        """Wait while a takeover of *key* would do what its end forbids, though not for long."""
+        if not self._is_at_stake(key, clean_start):
             return
         awaited = self._awaited[key] = asyncio.Event()
         try:
             async with asyncio.timeout(HEARD_S_MAX):
-                while self._would_send(key, clean_start):
+                while self._is_at_stake(key, clean_start):
                     await awaited.wait()
                     awaited.clear()
         except TimeoutError:
@@ -61,15 +62,15 @@ class LastWords:
         finally:
             del self._awaited[key]
 
-    def _would_send(self, key: str, clean_start: bool) -> bool:
+    def _is_at_stake(self, key: str, clean_start: bool) -> bool:
         found = self._directory.get(key)
         if found is None or not found.value:
             return False
         record = decode_session(found.value)
-        if record.will is None or not record.is_connected:
+        is_resumed = record.expiry_s > 0 and not clean_start
+        if not record.is_connected or (record.will is None and not is_resumed):
             return False
-        is_cancelled = not clean_start and min(record.will.delay_s, record.expiry_s) > 0
-        return not is_cancelled and self._directory.is_live(record.gateway, record.gateway_epoch)
+        return self._directory.is_live(record.gateway, record.gateway_epoch)
 
 
 async def let_go(owner: Owner, client_id: str) -> None:

@@ -253,3 +253,17 @@ async def test_an_orderly_end_has_no_will_though_the_client_is_elsewhere_at_once
                 async with MqttClient(cluster.two.address("mqtt"), durable("breath")) as second:
                     assert second.connack.session_present
         assert [packet.payload for packet in await sub.publishes(1)] == [b"3"]
+
+
+async def test_a_session_that_ended_at_one_gateway_has_ended_at_the_other(
+    cluster: Cluster,
+) -> None:
+    """DISCONNECT with Session Expiry 0, CONNECT in the same breath."""
+    for _ in range(3):
+        async with MqttClient(cluster.one.address("mqtt"), durable("ended")) as first:
+            assert not first.connack.session_present
+            await first.subscribe(SubscribeItem("ended/#", 1))
+            first.send(Disconnect(0, ((int(Property.SESSION_EXPIRY), 0),)))
+            again = Connect(V5, "ended", clean_start=False)
+            async with MqttClient(cluster.two.address("mqtt"), again) as second:
+                assert not second.connack.session_present

@@ -69,18 +69,13 @@ async def test_one_that_is_connected_is_taken_over(monkeypatch: pytest.MonkeyPat
     ("record", "is_live", "clean_start"),
     [
         (ENDED, True, True),
+        (ENDED, True, False),
         (msgspec.structs.replace(CONNECTED, will=None), True, True),
+        (msgspec.structs.replace(CONNECTED, will=None, expiry_s=0), True, False),
         (CONNECTED, False, True),  # its gateway is dead: others speak for it
-        (
-            msgspec.structs.replace(
-                CONNECTED, will=msgspec.structs.replace(CONNECTED.will, delay_s=9)
-            ),
-            True,
-            False,  # resumed in time: no will
-        ),
     ],
 )
-async def test_nobody_waits_where_no_will_is_at_stake(
+async def test_nobody_waits_where_nothing_is_at_stake(
     record: SessionRecord, is_live: bool, clean_start: bool
 ) -> None:
     hearing = words(Table(record, is_live=is_live)).hear("k", clean_start=clean_start)
