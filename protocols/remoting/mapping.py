@@ -232,12 +232,16 @@ _TAKEN: Final = frozenset(
 """Properties that became fields of the head or the message."""
 
 
+ZLIB_OR_GZIP: Final = zlib.MAX_WBITS | 32
+"""Window bits that let zlib look at the header."""
+
+
 def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
     """
     The body unpacked and the flags without the compression, so that every protocol reads it.
 
-    Java producers pack bodies from 4 KiB on with zlib. LZ4 and ZSTD stay as they are: only
-    RocketMQ clients unpack them. Raises Refused.
+    Java producers pack bodies from 4 KiB on with zlib, gRPC's behind Apache's proxy with gzip under
+    the same flag. LZ4 and ZSTD stay as they are: only RocketMQ clients unpack them. Raises Refused.
     """
     if not sys_flag & SysFlag.COMPRESSED:
         if len(body) > bytes_max:
@@ -245,7 +249,7 @@ def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
         return body, sys_flag
     if sys_flag & _COMPRESSION not in (0, SysFlag.COMPRESSION_ZLIB):
         return body, sys_flag
-    unpacker = zlib.decompressobj()
+    unpacker = zlib.decompressobj(ZLIB_OR_GZIP)
     try:
         plain = unpacker.decompress(body, bytes_max)
     except zlib.error as error:
