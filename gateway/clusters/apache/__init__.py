@@ -1,9 +1,9 @@
 """
 A store link to an unmodified Apache RocketMQ 5 broker, over standard codes only.
 
-``link`` is the ``StoreLink``; ``sender`` sends (310 with INNER_MULTI_DISPATCH), ``light`` reads
-light queues by offset and keeps their groups in this gateway, ``pop`` speaks the pop family and
-``polling`` waits for it.
+``link`` is the ``StoreLink``; ``sender`` sends (310 with INNER_MULTI_DISPATCH), ``fetching`` reads
+light queues by offset, ``light`` keeps their groups in this gateway, ``pop`` speaks the pop family
+and ``polling`` waits for it.
 JSON headers throughout: the 2000xx codes do not fit the binary one.
 
 What Apache cannot keep for us is in ``APACHE`` below and in ARCHITECTURE.md.

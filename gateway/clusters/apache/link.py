@@ -1,8 +1,8 @@
 """
 ``StoreLink`` for an unmodified Apache broker.
 
-One connection; a heartbeat keeps it and shows that the broker lives. Light queues are fetched by
-one task per queue while somebody reads them. See ``light`` for what a group means here.
+One connection; a heartbeat keeps it and shows that the broker lives. See ``light`` for what a group
+means here and ``fetching`` for how its queues are read.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.clusters.apache import APACHE, pop, requests
-from gateway.clusters.apache.light import LightGroup, LightQueue, LightStream
+from gateway.clusters.apache.fetching import LightFetching
+from gateway.clusters.apache.light import LightGroup, LightStream
 from gateway.clusters.apache.polling import ApachePolls
 from gateway.clusters.apache.sender import ApacheSender
 from gateway.clusters.batches import Run
@@ -35,7 +36,6 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import int_field
 from protocols.remoting.peer import Answered, Peer
-from protocols.remoting.records import decode_records
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from protocols.remoting.templates import RecordTemplate
 from protocols.tasks import Tasks
@@ -45,6 +45,9 @@ logger = logging.getLogger("tidegate.clusters")
 CHANGES: Final = frozenset((AckAction.CHANGE, AckAction.RENEW))
 HEARTBEAT_S: Final = 10.0
 REQUEST_S_MAX: Final = 5.0
+FETCH_S_MAX: Final = 25.0
+"""A pull waits ``PULL_SUSPEND_MS`` at the broker."""
+
 BACK_OFF_S_MIN: Final = 0.05
 BACK_OFF_S_MAX: Final = 1.0
 COMMIT_BIAS: Final = 1 << 40
@@ -86,8 +89,13 @@ class ApacheLink:
         self._groups: dict[str, LightGroup] = {}
         self._by_number: dict[int, LightGroup] = {}
         self._by_stream: dict[int, LightGroup] = {}
-        self._fetching: set[tuple[int, str]] = set()
-        self._arrived = asyncio.Event()
+        self._fetching = LightFetching(
+            cluster,
+            broker,
+            lambda command: self._request(command, timeout_s=FETCH_S_MAX),
+            is_read=lambda group: self._groups.get(group.spec.name) is group,
+            fetched=self._grant,
+        )
         self._next_number = 1
         self._is_flush_due = False
 
@@ -108,6 +116,7 @@ class ApacheLink:
         finally:
             self._lost()
             await self._polls.close()
+            await self._fetching.close()
             await self._tasks.close()
 
     async def _live(self) -> None:
@@ -117,7 +126,7 @@ class ApacheLink:
             client_id = f"tidegate@{client.peer.local_address or id(client)}"
             await self._beat(client, client_id)
             self._client = client
-            self._sender.is_open = True
+            self._sender.is_open = self._fetching.is_open = True
             self.state = LinkState.UP
             self._changed(self)
             self._resume()
@@ -150,13 +159,13 @@ class ApacheLink:
     def _resume(self) -> None:
         self.flush()
         for group in self._groups.values():
-            self._fetch(group)
+            self._fetching.begin(group)
 
     def _lost(self) -> None:
         if self.state is LinkState.DOWN:
             return
         self._client = None
-        self._sender.is_open = False
+        self._sender.is_open = self._fetching.is_open = False
         self.state = LinkState.DOWN
         for stream, group in list(self._by_stream.items()):
             port = group.streams[stream].port
@@ -251,7 +260,7 @@ class ApacheLink:
             raise Refused(Code.CONSUMER_GROUP_NOT_FOUND, spec.name, "open the group first")
         found.streams[stream] = LightStream(number=stream, port=port, credit=credit)
         self._by_stream[stream] = found
-        self._fetch(found)
+        self._fetching.begin(found)
         self._grant(found)
         return 0
 
@@ -282,62 +291,7 @@ class ApacheLink:
         """Hand out what is ready, fetch what there is room for."""
         for stream, deliveries in group.grant_streams():
             stream.port.arrived(self, deliveries)
-        self._fetch(group)
-
-    def _fetch(self, group: LightGroup) -> None:
-        """One task per queue that is read and has room."""
-        if self._client is None:
-            return
-        for queue in group.queues.values():
-            key = (group.number, queue.topic)
-            if key not in self._fetching and group.wants_more(queue):
-                self._fetching.add(key)
-                self._tasks.start(self._fetch_queue(group, queue), name=f"fetch {queue.topic}")
-
-    async def _fetch_queue(self, group: LightGroup, queue: LightQueue) -> None:
-        """Long-poll one light queue until it has no room, no reader, or the link is gone."""
-        name = requests.light_group(group.spec.name)
-        try:
-            while self._is_read(group, queue):
-                command = requests.pull(
-                    name,
-                    queue.topic,
-                    0,
-                    queue.next_offset,
-                    requests.PULL_COUNT_MAX,
-                    broker=self.broker,
-                    suspend_ms=requests.PULL_SUSPEND_MS,
-                )
-                answer = await self._request(command, timeout_s=25.0)
-                self._take_fetched(group, queue, answer)
-                self._grant(group)
-                self._arrived.set()
-        except (Refused, PeerError) as error:
-            logger.info("light queue %s of %s: %s", queue.topic, self.broker, error)
-            await asyncio.sleep(BACK_OFF_S_MAX)
-        finally:
-            self._fetching.discard((group.number, queue.topic))
-
-    def _is_read(self, group: LightGroup, queue: LightQueue) -> bool:
-        return (
-            self._client is not None
-            and group.wants_more(queue)
-            and self._groups.get(group.spec.name) is group
-            and group.queues.get(queue.topic) is queue
-        )
-
-    def _take_fetched(self, group: LightGroup, queue: LightQueue, answer: RemotingCommand) -> None:
-        next_offset = int_field(answer.fields, "nextBeginOffset", queue.next_offset)
-        if answer.code == ResponseCode.SUCCESS:
-            messages = decode_records(answer.body, cluster=self.cluster, broker=self.broker)
-            group.fetched(queue, messages, next_offset)
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            group.fetched(queue, (), next_offset)
-        elif answer.code not in (
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ):
-            raise refusal_of(answer, queue.topic)
+        self._fetching.begin(group)
 
     # ── acks ────────────────────────────────────────────────────────────────────────────
 
@@ -440,13 +394,13 @@ class ApacheLink:
     async def _pop_light(self, request: PopRequest, count: int, wait_ms: int) -> list[Delivery]:
         await self.open_group(request.group)
         group = self._groups[request.group.name]
-        self._fetch(group)
+        self._fetching.begin(group)
         deadline = clock.monotonic() + max(wait_ms, 50) / 1000
         while not group.ready_count and (left := deadline - clock.monotonic()) > 0:
-            self._arrived.clear()
+            self._fetching.arrived.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self._arrived.wait()
+                    await self._fetching.arrived.wait()
             except TimeoutError:
                 break
         found = group.take(count, request.invisible_ms, clock.wall_ms())
