@@ -2,15 +2,17 @@
 What one client publishes: into the pipeline, and its PUBACK, PUBREC and PUBCOMP, in order.
 
 QoS 2 is exactly once over reconnects and gateways: a kept session's publish carries a once-key of
-(session, packet id), which every store that keeps a copy remembers until PUBREL has released it.
-One that is away then would take the next message under this id for a repeat: before PUBCOMP the
-session's record gets a new generation for the id, which makes another key of it.
+(session, packet id), which every store that keeps a copy remembers until PUBREL has released it, or
+until it was refused at another. One that is away then would take the next message under this id for
+a repeat: before the client hears the session's record gets a new generation for the id, which
+makes another key of it.
 A session that ends with its connection can never send again, so its packet ids are known here.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -82,6 +84,21 @@ AWAY: Final = frozenset((Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT, Code.PRECOND
 client sends again; an acknowledgement with an error would make it forget the message."""
 
 
+NOWHERE: Final = frozenset((Code.FORBIDDEN, Code.TOO_MANY_REQUESTS))
+"""Refused before any store was asked."""
+
+
+class _Late:
+    """A PUBREC that waits."""
+
+    __slots__ = ("code", "is_due", "packet_id")
+
+    def __init__(self, packet_id: int, code: Code) -> None:
+        self.packet_id = packet_id
+        self.code = code
+        self.is_due = False
+
+
 class Line(Protocol):
     """The client, as far as publishing needs it."""
 
@@ -115,8 +132,11 @@ class Inbound:
         self._posted: dict[int, int] = {}
         """Packet id → how many stores had been lost when it was posted."""
 
-        self._unheard: set[int] = set()
-        """Released, which a store that is away has not heard."""
+        self._unheard: dict[int, Callable[[], None]] = {}
+        """Ended exchanges that a store that is away has not heard of, and what comes after."""
+
+        self._late: deque[_Late] = deque()
+        """PUBRECs behind one that waits until no store knows its packet id [MQTT-4.6.0-3]."""
 
         self._is_renewing = False
         self.is_over = False
@@ -270,6 +290,25 @@ class Inbound:
     def _received(self, packet_id: int, results: SendResults) -> None:
         self._answered()
         code = results[0].code
+        if code == Code.OK and not self._late:
+            self._receive(packet_id, code)
+            return
+        late = _Late(packet_id, code)
+        self._late.append(late)
+        is_ended = self._connection.version == V5 and code not in AWAY and code != Code.OK
+        if is_ended and code not in NOWHERE:  # of two copies one may be stored
+            self._end(packet_id, partial(self._receive_late, late))
+        else:
+            self._receive_late(late)
+
+    def _receive_late(self, late: "_Late") -> None:
+        late.is_due = True
+        while self._late and self._late[0].is_due:
+            due = self._late.popleft()
+            self._receive(due.packet_id, due.code)
+
+    def _receive(self, packet_id: int, code: Code) -> None:
+        """PUBREC."""
         if code == Code.OK or (self._connection.version != V5 and code in FINAL_REFUSALS):
             self._repeats[packet_id] = 1
         else:
@@ -293,41 +332,48 @@ class Inbound:
 
     def _release(self, packet_id: int) -> None:
         self._repeats.pop(packet_id, None)
-        key = self._once_key(packet_id)
-        if key:
-            since = self._posted.pop(packet_id, -1)
-            done = partial(self._released, packet_id)
-            self._front.services.pipeline.release_once(self._opened.call, key, done, since=since)
-        else:
-            self._released(packet_id, True)
+        self._end(packet_id, partial(self._complete, packet_id))
 
-    def _released(self, packet_id: int, is_everywhere: bool) -> None:
-        if is_everywhere:
-            self._complete(packet_id)
+    def _end(self, packet_id: int, then: Callable[[], None]) -> None:
+        """*then* when no store takes another message under this packet id for a repeat."""
+        key = self._once_key(packet_id)
+        if not key:
+            then()
             return
-        self._unheard.add(packet_id)
+        since = self._posted.pop(packet_id, -1)
+        done = partial(self._ended, packet_id, then)
+        self._front.services.pipeline.release_once(self._opened.call, key, done, since=since)
+
+    def _ended(self, packet_id: int, then: Callable[[], None], is_everywhere: bool) -> None:
+        if is_everywhere:
+            then()
+            return
+        self._unheard[packet_id] = then
         if not self._is_renewing and not self.is_over:
             self._is_renewing = True
             self._front.tasks.start(self._renew(), name="renew")
 
     async def _renew(self) -> None:
-        """New generations for packet ids that a store may still know, then PUBCOMP."""
+        """New generations for packet ids that a store may still know."""
         while self._unheard and not self.is_over:
-            numbers, self._unheard = self._unheard, set()
+            unheard, self._unheard = self._unheard, {}
+            is_written = False
             try:
-                await self._opened.save(self._with_generations(numbers))
+                await self._opened.save(self._with_generations(set(unheard)))
+                is_written = True
             except Refused as error:
                 # the directory is away, with that store perhaps: until one of them is back
                 client_id = self._opened.call.client_id
-                logger.info("client %s: a PUBREL waits: %s", client_id, error)
+                logger.info("client %s: the end of QoS 2 waits: %s", client_id, error)
                 await asyncio.sleep(RELEASE_AGAIN_S)
-                again: Callable[[int], None] = self._release
-            else:
+            if is_written:
                 self._generations = dict(self._opened.owned.record.generations)
-                again = self._complete
             if not self.is_over:
-                for number in numbers:
-                    again(number)
+                for number, then in unheard.items():
+                    if is_written:
+                        then()
+                    else:
+                        self._end(number, then)
         self._is_renewing = False
 
     @staticmethod

@@ -230,6 +230,25 @@ async def test_a_pubrel_that_nobody_can_write_down_waits(
     assert len(broker.log) == 2
 
 
+@pytest.mark.parametrize("is_deaf", [False, True])
+async def test_what_one_of_two_stores_refused_leaves_its_packet_id_free(
+    broker: FakeBroker, is_deaf: bool
+) -> None:
+    """
+    The next message under the id is no repeat at the store that has the first, even if that cannot
+    be told; and no other PUBREC overtakes that of the refusal [MQTT-4.6.0-3].
+    """
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with gateway(broker) as (_, address), MqttClient(address, connect) as client:
+        broker.half_refused_count, broker.is_deaf = 1, is_deaf
+        client.send(*(Publish("t", b"%d" % number, 2, packet_id=number) for number in (1, 2)))
+        refused = Pubrec(1, Reason.QUOTA_EXCEEDED)
+        assert [await client.receive(), await client.receive()] == [refused, Pubrec(2)]
+        client.send(Publish("t", b"3", 2, packet_id=1))
+        assert await client.receive() == Pubrec(1)
+    assert [entry.message.body for entry in broker.log] == [b"1", b"2", b"3"]
+
+
 def session_of(broker: FakeBroker, client_id: str) -> SessionRecord:
     value = broker.records[session_key("", client_id)].value
     assert value is not None

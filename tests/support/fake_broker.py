@@ -127,6 +127,12 @@ class FakeBroker:
 
         self.is_down = False
         self.loss_count = 0
+        self.is_deaf = False
+        """It is told of no exchange that is over."""
+
+        self.half_refused_count = 0
+        """Messages to come that another store, which also wanted them, has no room for."""
+
         self.lost_ack_count = 0
         """Acks that came while it was down."""
 

@@ -67,7 +67,11 @@ class FakePipeline:
             elif not self._services.is_allowed(call, "publish", subject=message.head.subject):
                 results.append(SendResult(Code.FORBIDDEN, hint="not allowed"))
             else:
-                results.append(self._broker.store(call, message))
+                result = self._broker.store(call, message)
+                if self._broker.half_refused_count:
+                    self._broker.half_refused_count -= 1
+                    result = SendResult(Code.MASTER_PERSISTENCE_TIMEOUT, hint="another is full")
+                results.append(result)
         self._broker.wake()
         return results
 
@@ -81,10 +85,11 @@ class FakePipeline:
     def release_once(
         self, call: Call, key: bytes, done: Callable[[bool], None], *, since: int
     ) -> None:
-        is_told = not (self._broker.is_down or self._services.is_cut_off)
+        is_deaf = self._broker.is_deaf
+        is_told = not (self._broker.is_down or self._services.is_cut_off or is_deaf)
         if is_told:
             self._broker.once.pop(key, None)
-        is_sure = since == self._broker.loss_count
+        is_sure = since == self._broker.loss_count and not is_deaf
         asyncio.get_running_loop().call_soon(done, is_told or is_sure)
 
     async def send(self, call: Call, messages: Sequence[Message]) -> Sequence[SendResult]:
