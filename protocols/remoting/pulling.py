@@ -1,7 +1,7 @@
 """Pulls, which are pops or reads, and the offsets that clients ask for and commit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from protocols import clock
@@ -183,6 +183,12 @@ async def _queue(session: "Session", call: Call, topic: str, broker: str, queue_
     raise Refused(Code.ILLEGAL_OFFSET, topic, f"it has no queue {queue_id}")
 
 
+async def _queue_of(session: "Session", call: Call, fields: Mapping[str, str]) -> Queue:
+    """The one that a request names."""
+    topic, number = text_field(fields, "topic"), int_field(fields, "queueId")
+    return await _queue(session, call, topic, fields.get("bname", ""), number)
+
+
 # ── offsets ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -251,15 +257,8 @@ async def _query_broker(
 async def _group_and_queue(
     session: "Session", call: Call, command: RemotingCommand
 ) -> tuple[str, Queue]:
-    fields = command.fields
-    queue = await _queue(
-        session,
-        call,
-        text_field(fields, "topic"),
-        fields.get("bname", ""),
-        int_field(fields, "queueId"),
-    )
-    return text_field(fields, "consumerGroup"), queue
+    queue = await _queue_of(session, call, command.fields)
+    return text_field(command.fields, "consumerGroup"), queue
 
 
 async def max_offset(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
@@ -277,13 +276,10 @@ async def search_offset(
 ) -> RemotingCommand:
     """29: the broker's own answer, which knows the first and the last offset of a time."""
     fields = command.fields
-    topic = text_field(fields, "topic")
-    queue = await _queue(
-        session, call, topic, fields.get("bname", ""), int_field(fields, "queueId")
-    )
-    if is_retry_topic(topic):
+    queue = await _queue_of(session, call, fields)
+    if is_retry_topic(queue.topic):
         return command.answer(0, {"offset": "0"})
-    stored = qualified(call.tenant, topic)
+    stored = qualified(call.tenant, queue.topic)
     asked = {**fields, "topic": stored, "timestamp": str(max(0, int_field(fields, "timestamp")))}
     brokers = session.host.services.brokers
     answer = await _insist(lambda: brokers.ask(stored, queue.broker, command.code, asked))
@@ -293,16 +289,12 @@ async def search_offset(
 async def _offset_answer(
     session: "Session", call: Call, command: RemotingCommand, *, at_ms: int
 ) -> RemotingCommand:
-    fields = command.fields
-    topic = text_field(fields, "topic")
-    queue = await _queue(
-        session, call, topic, fields.get("bname", ""), int_field(fields, "queueId")
-    )
-    if is_retry_topic(topic):
+    queue = await _queue_of(session, call, command.fields)
+    if is_retry_topic(queue.topic):
         return command.answer(0, {"offset": "0"})
     offset = await _insist(
         lambda: session.host.services.topics.offset(
-            qualified(call.tenant, topic), queue.broker, queue.queue_id, at_ms=at_ms
+            qualified(call.tenant, queue.topic), queue.broker, queue.queue_id, at_ms=at_ms
         )
     )
     return command.answer(0, {"offset": str(offset)})
