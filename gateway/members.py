@@ -123,3 +123,8 @@ def _seen_ms(value: bytes | None) -> int:
         return msgspec.msgpack.decode(value, type=int) if value else 0
     except msgspec.MsgspecError:
         return 0
+
+
+def known_stores(members: StoreMembers | None, clusters: Mapping[str, ClusterClient]) -> set[Place]:
+    """Those that *members* knows; without a directory: those that this gateway has met."""
+    return members.known() if members is not None else known_links(clusters)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.clusters.client import ClusterClient
-from gateway.clusters.link import LinkState, StoreLink
-from gateway.members import Place, StoreMembers, known_links
+from gateway.clusters.link import ONCE_KEYS_MAX, LinkState, StoreLink
+from gateway.members import Place, StoreMembers, known_stores
 from protocols import clock
 from protocols.errors import GatewayError
 from protocols.tasks import Tasks
@@ -21,9 +21,6 @@ from protocols.tasks import Tasks
 logger = logging.getLogger("tidegate.pipeline")
 
 Released = Callable[[bool], None]
-
-KEYS_MAX: Final = 4096
-"""Keys of one request."""
 
 AGAIN_S: Final = 0.1
 TOLD_S_MAX: Final = 5.0
@@ -84,7 +81,9 @@ class OnceReleases:
                     links.append(store)
                 elif store.state is LinkState.LOST and is_anywhere:
                     lost.append(store)
-        is_good = not is_anywhere or self._known() <= {_place(link) for link in links + lost}
+        is_good = not is_anywhere or known_stores(self.members, self._clusters) <= {
+            _place(link) for link in links + lost
+        }
         waiting = _Waiting(key, max(1, len(links) + len(lost)), done, is_good=is_good)
         if not links and not lost:
             self._loop.call_soon(waiting.answered, True)
@@ -104,11 +103,6 @@ class OnceReleases:
             else:
                 self._loop.call_soon(waiting.answered, False)
 
-    def _known(self) -> set[Place]:
-        if self.members is not None:
-            return self.members.known()
-        return known_links(self._clusters)
-
     def _send_soon(self, link: StoreLink, waiting: _Waiting) -> None:
         self._pending.setdefault(link, []).append(waiting)
         if not self._is_flush_due:
@@ -119,8 +113,8 @@ class OnceReleases:
         self._is_flush_due = False
         pending, self._pending = self._pending, {}
         for link, waiting in pending.items():
-            for start in range(0, len(waiting), KEYS_MAX):
-                part = waiting[start : start + KEYS_MAX]
+            for start in range(0, len(waiting), ONCE_KEYS_MAX):
+                part = waiting[start : start + ONCE_KEYS_MAX]
                 self._tasks.start(self._send(link, part), name=f"release {link.broker}")
 
     async def _send(self, link: StoreLink, waiting: list[_Waiting]) -> None:

@@ -15,9 +15,9 @@ from typing import Final
 
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.frames import once_hash
-from gateway.clusters.link import LinkState
+from gateway.clusters.link import ONCE_KEYS_MAX, LinkState
 from gateway.decisions import Decider
-from gateway.members import Place, StoreMembers, known_links
+from gateway.members import Place, StoreMembers, known_stores
 from protocols import clock
 from protocols.canonical import Call, Message
 from protocols.errors import Code, GatewayError, Refused
@@ -30,9 +30,6 @@ AGAIN_S: Final = 0.1
 
 LOST_S_MAX: Final = 5.0
 """How long such a store is waited for, should it be neither up nor down."""
-
-KEYS_MAX: Final = 4096
-"""Keys of one request."""
 
 
 class _Search:
@@ -79,7 +76,7 @@ class Resends:
         asked: set[Place] = set()
         until = clock.monotonic() + LOST_S_MAX
         while True:
-            places = self._known()
+            places = known_stores(self.members, self._clusters)
             keys = [key for one in searches for key in one.keys if key not in found]
             await asyncio.gather(
                 *(self._ask(place, keys, found, asked) for place in places - asked)
@@ -121,17 +118,12 @@ class Resends:
             return
         known: list[int] = []
         try:
-            for start in range(0, len(keys), KEYS_MAX):
-                known += await link.find_once(keys[start : start + KEYS_MAX])
+            for start in range(0, len(keys), ONCE_KEYS_MAX):
+                known += await link.find_once(keys[start : start + ONCE_KEYS_MAX])
         except GatewayError:
             return  # it went away: asked again, or missed
         asked.add(place)
         found.update((key, place) for key, is_known in zip(keys, known, strict=True) if is_known)
-
-    def _known(self) -> set[Place]:
-        if self.members is not None:
-            return self.members.known()
-        return known_links(self._clusters)
 
     def _is_down(self, place: Place) -> bool:
         link = self._clusters[place[0]].links.get(place[1])

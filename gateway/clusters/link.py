@@ -24,6 +24,10 @@ ASK_S_MAX: Final = 5.0
 """For a standard request that brokers answer at once."""
 
 
+ONCE_KEYS_MAX: Final = 4096
+"""Once-keys of one request, released or looked for."""
+
+
 class LinkState(Enum):
     """How far a link is."""
 
