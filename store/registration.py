@@ -27,6 +27,7 @@ from protocols.tasks import Tasks
 from store.answers import TopicConfig
 from store.handlers.context import Context
 from store.handlers.topic_bodies import table_version, topic_body
+from store.telling import Telling
 
 logger = logging.getLogger("tidegate.store.registration")
 
@@ -76,6 +77,7 @@ class Registration:
         self._tasks = Tasks("registration")
         self._wakes = [asyncio.Event() for _ in context.config.namesrv]
         self._clients: dict[str, RemotingClient] = {}
+        self._telling = Telling()
         self._found: OrderedDict[str, list[bodies.QueueData]] = OrderedDict()
         """Topic → what a name server has told of it last."""
 
@@ -87,9 +89,11 @@ class Registration:
         self._tasks.start(self._spread(), name="changes")
         if addresses:
             self._context.find_queues = self.find_queues
+            self._context.when_routed = self.when_routed
 
     async def stop(self) -> None:
         """Unregister everywhere that can be reached, then end."""
+        self._telling.close()
         await self._tasks.close()
         for address, client in list(self._clients.items()):
             command = RemotingCommand(RequestCode.UNREGISTER_BROKER, self._fields())
@@ -99,6 +103,11 @@ class Registration:
                 logger.info("name server %s: not unregistered: %s", address, error)
             await client.close()
         self._clients.clear()
+
+    def when_routed(self, then: Callable[[], object]) -> None:
+        """Call *then* when the name servers know the topics as they are now."""
+        if self._telling.when_told(then):
+            self._wake_all()
 
     def find_queues(self, topic: str, tell: Callable[[Sequence[bodies.QueueData]], None]) -> None:
         """*tell* hears which queues brokers have of *topic*: what was known last if no name server
@@ -132,8 +141,11 @@ class Registration:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for wake in self._wakes:
-                wake.set()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for wake in self._wakes:
+            wake.set()
 
     async def _keep(self, address: str, wake: asyncio.Event) -> None:
         """One name server: connect, register, heartbeat; over and over."""
@@ -145,7 +157,7 @@ class Registration:
                 self._clients[address] = client
                 logger.info("registering with name server %s", address)
                 is_quiet = False
-                await self._serve(client, wake)
+                await self._serve(client, wake, address)
             except Refused as error:
                 if not is_quiet:
                     logger.warning("name server %s: %s", address, error)
@@ -155,13 +167,14 @@ class Registration:
             finally:
                 if client is not None and not client.is_open:
                     self._clients.pop(address, None)
+                    self._telling.lost(address)
             await asyncio.sleep(RETRY_S)
 
-    async def _serve(self, client: RemotingClient, wake: asyncio.Event) -> None:
+    async def _serve(self, client: RemotingClient, wake: asyncio.Event, address: str) -> None:
         """Register, then tell each change; heartbeats between. Raises Refused."""
         heartbeat_s = self._context.config.heartbeat_ms / 1000
         wake.clear()
-        told = await self._tell(client, None)
+        told = await self._tell(client, None, address)
         checked = clock.monotonic()
         while client.is_open:
             try:
@@ -171,20 +184,21 @@ class Registration:
                 pass
             if wake.is_set():
                 wake.clear()
-                told = await self._tell(client, told)
+                told = await self._tell(client, told, address)
             elif clock.monotonic() - checked >= REPEAT_S:
                 checked = clock.monotonic()
                 if not await self._is_known(client):
-                    told = await self._tell(client, None)
+                    told = await self._tell(client, None, address)
             elif not await self._beat(client):
-                told = await self._tell(client, None)
+                told = await self._tell(client, None, address)
 
-    async def _tell(self, client: RemotingClient, told: Told | None) -> Told | None:
+    async def _tell(self, client: RemotingClient, told: Told | None, address: str) -> Told | None:
         """
         Register; *told*: what this name server has, None: nothing, or it wants all of it.
 
         Returns what it has now; None if it takes no changes.
         """
+        number = self._telling.asked
         topics, version = current_topics(self._context)
         answer = await self._request(client, self._register(topics, version, told))
         if answer.code == ResponseCode.BROKER_NOT_EXIST and told is not None:
@@ -192,6 +206,7 @@ class Registration:
         if answer.code != ResponseCode.SUCCESS:
             logger.warning("not registered: %d %s", answer.code, answer.remark)
             return None
+        self._telling.told(address, number)
         return Told(topics, version) if answer.fields.get(TAKES_CHANGES) == "true" else None
 
     async def _is_known(self, client: RemotingClient) -> bool:

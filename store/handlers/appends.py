@@ -24,7 +24,9 @@ BLOCK_BYTES_MAX: Final = 4 << 20
 """A block takes no more than this, whatever a tick brought."""
 
 R = TypeVar("R")
-Make = Callable[[Sequence[AppendResult]], RemotingCommand]
+Make = Callable[[Sequence[AppendResult]], RemotingCommand | None]
+"""None: it is answered later."""
+
 Waiting = tuple[Connection, RemotingCommand, int, Make]
 """(connection, request, record count, what makes the answer of the results)."""
 
@@ -188,5 +190,7 @@ def answer(waiting: Sequence[Waiting], pending: Pending[list[AppendResult]]) -> 
         if pending.error is not None:
             connection.answer(request, not_available(request, str(pending.error)))
         else:
-            connection.answer(request, make(pending.value[start : start + count]))
+            made = make(pending.value[start : start + count])
+            if made is not None:
+                connection.answer(request, made)
         start += count

@@ -47,6 +47,11 @@ FindQueues = Callable[[str, Callable[[Sequence[QueueData]], None]], None]
 """(topic, who is told which queues brokers have of it)."""
 
 
+def call_now(then: Callable[[], object]) -> None:
+    """For a store without name servers."""
+    then()
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """One store, as its handlers see it."""
@@ -60,6 +65,9 @@ class Context:
     searches: Searches
     topics_changed: Callable[[], None] = lambda: None
     """Tells the name servers of another topic table."""
+
+    when_routed: Callable[[Callable[[], object]], None] = call_now
+    """Calls what it gets when the name servers know the topics as they are, or are slow."""
 
     secret: str = ""
     """Shared secret of the cluster; empty: connections need no credential."""
@@ -186,6 +194,26 @@ class Context:
                 connection.answer(request, make(done.value))
 
         pending.notify = notify
+
+    def when_topics_known(
+        self, connection: Connection, request: RemotingCommand, pending: Pending[T]
+    ) -> None:
+        """The same for a change of topics: answered when who asks for routes will see it."""
+
+        def answer() -> None:
+            connection.answer(request, request.answer())
+
+        def notify(done: "Pending[T]") -> None:
+            if done.error is not None:
+                connection.answer(request, not_available(request, str(done.error)))
+            else:
+                self.when_routed(answer)
+
+        if pending.is_done:
+            pending.result()
+            self.when_routed(answer)
+        else:
+            pending.notify = notify
 
     def end_gateway(self, key: GatewayKey, code: Code, remark: str, now: Now) -> None:
         """This epoch of a gateway is over at this store, and every one before it."""

@@ -1,13 +1,10 @@
 """
 Messages in by standard codes: 10, 310, 320, and send-backs (36).
 
-A record is built once, in the form it is stored in. Delayed and transactional messages are
-refused until the store keeps timers and half messages: storing them as plain ones would
-deliver them early. A send-back is appended again at once for the same reason: its delay is
-not kept yet.
+A record is built once, in the form it is stored in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -93,9 +90,11 @@ def send_looked_at(
             ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD] too much is waiting for the disk"
         )
     now = clock.read()
+    version = context.engine.catalog.topics_version
     config = _topic(context, header, now)
     if config is None:
         return no_such_topic(request, header.topic)
+    is_made = version != context.engine.catalog.topics_version
     check_writing(context, config)
     if header.queue_id >= max(config.read_queue_count, config.write_queue_count):
         raise Refused(
@@ -122,8 +121,21 @@ def send_looked_at(
     make = partial(_answer, context, request, header, records, ids)
     if batch_id:
         make = partial(inner_batches.answer, make, batch_id)
-    context.appends.add(connection, request, records, make, now)
+    told = partial(_answer_routed, context, connection, request, make) if is_made else make
+    context.appends.add(connection, request, records, told, now)
     return None
+
+
+def _answer_routed(
+    context: Context,
+    connection: Connection,
+    request: RemotingCommand,
+    make: Callable[[Sequence[AppendResult]], RemotingCommand],
+    results: Sequence[AppendResult],
+) -> None:
+    """The first message of a topic: who starts a consumer next is to find it."""
+    answer = make(results)
+    context.when_routed(lambda: connection.answer(request, answer))
 
 
 def _typed(

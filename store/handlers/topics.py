@@ -53,7 +53,7 @@ def update_topic(
     )
     check_topic(config)
     pending = context.engine.catalog.put_topic(config, clock.read())
-    context.when_durable(connection, request, pending, lambda _: request.answer())
+    context.when_topics_known(connection, request, pending)
     return None
 
 
@@ -81,7 +81,7 @@ def update_topics(
         return request.answer()
     now = clock.read()
     pendings = [context.engine.catalog.put_topic(config, now) for config in configs]
-    context.when_durable(connection, request, pendings[-1], lambda _: request.answer())
+    context.when_topics_known(connection, request, pendings[-1])
     return None
 
 
@@ -151,7 +151,7 @@ def delete_topic(
     if is_system_topic(name) or name in context.system_topics:
         raise Refused(Code.ILLEGAL_TOPIC, name, f"{name} is a system topic")
     pending = context.engine.catalog.delete_topic(name, clock.read())
-    context.when_durable(connection, request, pending, lambda _: request.answer())
+    context.when_topics_known(connection, request, pending)
     return None
 
 

@@ -22,6 +22,8 @@ from tests.support import java_clients
 VERSION = "5.4.0"
 JARS = Path.home() / ".cache" / "tidegate" / f"rocketmq-{VERSION}"
 START_S_MAX = 180.0
+PORTS = (12_000, 32_000)
+"""Where its servers listen."""
 
 NAMESRV_CONF = """\
 listenPort={namesrv}
@@ -82,19 +84,20 @@ def fetch_jars() -> None:
     subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, timeout=600)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(*around: int) -> int:
+    """
+    A port that is free, as are those at the distances *around*.
 
-
-def free_broker_port() -> int:
-    """A port whose neighbours at -2 and +1 are free too: a broker opens all three."""
+    Below those that the system gives to clients: a JVM takes seconds to its first listener, and a
+    client's port can be bound by nobody for a minute after its connection.
+    """
     while True:
-        port = free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = PORTS[0] + int(probe.getsockname()[1]) % (PORTS[1] - PORTS[0])
         with contextlib.ExitStack() as probes:
             try:
-                for number in (port - 2, port + 1):
+                for number in (port, *(port + distance for distance in around)):
                     probe = probes.enter_context(socket.socket())
                     probe.bind(("127.0.0.1", number))
             except OSError:
@@ -122,7 +125,7 @@ class ApacheCluster:
         self.cluster = cluster
         self.broker_name = broker_name
         self.namesrv = namesrv or f"127.0.0.1:{free_port()}"
-        self.broker = f"127.0.0.1:{free_broker_port()}"
+        self.broker = f"127.0.0.1:{free_port(-3, -2, -1, 1, 2, 3)}"  # it opens -2 and +1
         self._has_own_namesrv = not namesrv
         self._flush = flush
         self._extra = extra
