@@ -151,10 +151,11 @@ class Driver(Generic[E]):
     with hundreds of small packets in a tick what surrounds them costs as much as they do.
 
     The owner gives *handle* (all events of one read, in order) and *lost* (called once, when
-    the socket is gone); *resumed* when a slow peer reads again. The owner calls ``flush_soon``
-    after it queued bytes on the connection outside *handle*; however often, the tick ends in
-    one write. *linger_s*: how long a peer may take to read the last words of a connection that
-    we end; 0: close at once.
+    the socket is gone); *resumed* when a slow peer reads again; *half_closed* when it says no
+    more: True leaves the socket open for answers until the owner closes it. The owner calls
+    ``flush_soon`` after it queued bytes on the connection outside *handle*; however often, the
+    tick ends in one write. *linger_s*: how long a peer may take to read the last words of a
+    connection that we end; 0: close at once.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Driver(Generic[E]):
         lost: Callable[["Driver[E]"], None],
         opened: Callable[["Driver[E]"], None] | None = None,
         resumed: Callable[["Driver[E]"], None] | None = None,
+        half_closed: Callable[["Driver[E]"], bool] | None = None,
         linger_s: float = 0.0,
         traffic: Traffic = UNCOUNTED,
     ) -> None:
@@ -181,6 +183,8 @@ class Driver(Generic[E]):
         self._lost = lost
         self._opened = opened
         self._resumed = resumed
+        self._half_closed = half_closed
+        self._is_half_closed = False
         self._linger_s = linger_s
         self._traffic = traffic
         self._is_lingering = False
@@ -229,7 +233,13 @@ class Driver(Generic[E]):
             self._loop.call_soon(self._set_reading)
 
     def eof_received(self) -> bool:
-        return False  # a peer that stops sending has left: none of our protocols half-closes
+        """A peer that says no more has left, unless its owner has an answer for it."""
+        if self._half_closed is None or self._is_lingering or self.transport is None:
+            return False
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return False  # asyncio's TLS cannot write after that
+        self._is_half_closed = self._half_closed(self)
+        return self._is_half_closed
 
     def pause_writing(self) -> None:
         self._is_paused_by_peer = True
@@ -306,7 +316,8 @@ class Driver(Generic[E]):
         if is_closing:
             if transport.is_closing():
                 return
-            if has_written and self._linger_s and transport.can_write_eof():
+            lingers = has_written and self._linger_s and not self._is_half_closed
+            if lingers and transport.can_write_eof():
                 self._linger(transport)
             else:
                 transport.close()
@@ -341,7 +352,9 @@ class Driver(Generic[E]):
         self._timer = self._loop.call_later(self._linger_s, transport.close)
 
     def _set_reading(self) -> None:
-        if self.transport is None or self.transport.is_closing() or self._is_lingering:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._is_lingering or self._is_half_closed:
             return
         if self._is_paused_by_peer or self._is_paused_by_owner:
             self.transport.pause_reading()

@@ -6,12 +6,11 @@ who owns the client id. Here is the order of things on one socket.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
-
-import msgspec
 
 from protocols import clock
 from protocols.canonical import Message, SendResults
@@ -31,7 +30,7 @@ from protocols.mqtt.events import (
     PublishRun,
 )
 from protocols.mqtt.fields import PacketError
-from protocols.mqtt.front import LINGER_S, Front
+from protocols.mqtt.front import ANSWERS_S_MAX, LINGER_S, Front
 from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.leftovers import put_aside, take_up
 from protocols.mqtt.opened import Opened
@@ -62,14 +61,11 @@ from protocols.mqtt.presence import Ended
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.proving import Proving
 from protocols.mqtt.records import SessionRecord
-from protocols.mqtt.subscribing import Subscriber, automatic_items, retained_again
-from protocols.mqtt.tracing import trace_events, trace_refusal
+from protocols.mqtt.subscribing import Subscriber, unasked
+from protocols.mqtt.tracing import trace_events, trace_offline, trace_refusal
 from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
-
-MANY_FILTERS: Final = 50
-"""A SUBSCRIBE of more filters takes its turn with others of the kind."""
 
 WAITING_EVENTS_MAX: Final = 16
 """Events that may wait behind a SUBSCRIBE before the socket is not read."""
@@ -94,6 +90,7 @@ class Client:
             lost=self._lost,
             opened=self._opened,
             resumed=self._resumed,
+            half_closed=self._half_closed,
             linger_s=LINGER_S,
             traffic=front.traffic,
         )
@@ -102,6 +99,7 @@ class Client:
         self._inbound: Inbound | None = None
         self._outbox: Outbox | None = None
         self._proving: Proving | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._receive_max = settings.receive_max
         self._is_busy = False
         self._is_early = False
@@ -143,10 +141,13 @@ class Client:
         self._leave()
 
     async def _end_overrun(self) -> None:
+        await self._answered_all()
+        self.end(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
+
+    async def _answered_all(self) -> None:
         await self._idle.wait()
         if self._inbound is not None:
             await self._inbound.stored()
-        self.end(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
 
     def feed_ended(self, code: Code) -> None:
         """The session's own stream is over: another gateway has it, or ours lost its lease."""
@@ -213,7 +214,7 @@ class Client:
             self._sends_will = event.reason != 0  # [MQTT-3.14.4-3]
             self._expiry_s = find_int(event.properties, Property.SESSION_EXPIRY, -1)
         elif isinstance(event, Connect):
-            self.front.tasks.start(self._open(event), name="open")
+            self._opening = self.front.tasks.start(self._open(event), name="open")
         elif isinstance(event, Auth):
             self._proof().received(event)
         elif isinstance(event, Early):
@@ -256,11 +257,8 @@ class Client:
             subscriber = Subscriber(self.opened, self.front, self.connection)
             if self._inbound is not None:  # what came before is no news to the subscription
                 await self._inbound.stored()
-            if isinstance(packet, Subscribe) and len(packet.items) > MANY_FILTERS:
-                async with self.front.many_filters:
-                    await subscriber.subscribe(packet)
-            elif isinstance(packet, Subscribe):
-                await subscriber.subscribe(packet)
+            if isinstance(packet, Subscribe):
+                await subscriber.subscribe_in_turn(packet)
             else:
                 await subscriber.unsubscribe(packet)
         except PacketError as error:
@@ -300,6 +298,7 @@ class Client:
                 self._set_reading()
             if self.opened is None:
                 self._left.set()
+            self._opening = None
 
     async def _open_in_turn(self, caller: Caller, proved: Proved) -> None:
         connect, has_place = caller.connect, False
@@ -358,10 +357,7 @@ class Client:
         take_up(opened)
         opened.start_feed()
         self.front.board.follow(opened, self.connection)
-        again = retained_again(opened)
-        if items := automatic_items(opened):
-            again.append(Subscribe(0, items))
-        for packet in again:
+        for packet in unasked(opened):
             self._handle_one(packet)
         self.read_behind()
 
@@ -426,6 +422,21 @@ class Client:
         self.front.socket_count += 1
         self.front.clients.add(self)
 
+    def _half_closed(self, driver: Driver[Event]) -> bool:
+        """True: what it asked for before is still to be answered."""
+        if self._opening is not None or self._is_busy or self.connection.unanswered_count:
+            self.front.tasks.start(self._answer_out(), name="half-closed")
+            return True
+        return False
+
+    async def _answer_out(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERS_S_MAX):
+                if (opening := self._opening) is not None:
+                    await asyncio.wait((opening,))
+                await self._answered_all()
+        self.driver.close()
+
     def _lost(self, driver: Driver[Event]) -> None:
         self._is_gone = True
         if self._proving is not None:
@@ -460,14 +471,11 @@ class Client:
 
     def _tell_offline(self, opened: Opened) -> None:
         reason = self._why or "connection lost"
-        peer, observer = self.driver.peer, self.front.services.observer
-        if observer.is_tracing:
-            observer.trace("offline", client_id=opened.call.client_id, peer=peer, detail=reason)
-        if self.front.presence is None or not self._connected_ms:
-            return
-        silent_ms = int((clock.monotonic() - self.driver.heard_at) * 1000)
-        ended = Ended(reason, self._connected_ms, clock.wall_ms() - silent_ms)
-        self.front.presence.offline(opened.owned.record, peer, ended)
+        trace_offline(self.front.services.observer, opened.call.client_id, self.driver.peer, reason)
+        if self.front.presence is not None and self._connected_ms:
+            silent_ms = int((clock.monotonic() - self.driver.heard_at) * 1000)
+            ended = Ended(reason, self._connected_ms, clock.wall_ms() - silent_ms)
+            self.front.presence.offline(opened.owned.record, self.driver.peer, ended)
 
     async def _say_goodbye(self, opened: Opened) -> None:
         """
@@ -488,13 +496,5 @@ class Client:
                     await asyncio.sleep(LEAVE_AGAIN_S)
 
     def _last_record(self, opened: Opened) -> SessionRecord:
-        """The session as the connection leaves it."""
-        record, asked_s, inbound = opened.owned.record, self._expiry_s, self._inbound
-        limit_s = self.front.settings.session_expiry_s_max
-        return msgspec.structs.replace(
-            record,
-            received=inbound.received if inbound is not None else opened.owned.received,
-            given_up=opened.given_up,
-            next_id=opened.next_id,
-            expiry_s=min(asked_s, limit_s) if asked_s >= 0 else record.expiry_s,
-        )
+        received = self._inbound.received if self._inbound is not None else opened.owned.received
+        return opened.last_record(received, self._expiry_s)

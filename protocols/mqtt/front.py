@@ -65,6 +65,9 @@ class Places:
 LINGER_S: Final = 1.0
 """For a peer to read why its connection ends."""
 
+ANSWERS_S_MAX: Final = 10.0
+"""For the answers to a client that has closed its sending half; CONNECT may wait its turn."""
+
 MANY_FILTERS_AT_ONCE: Final = 4
 """SUBSCRIBEs of hundreds of filters in work at once: each keeps the loop for milliseconds."""
 

@@ -5,7 +5,7 @@ A retained value was read and sent, not queued; a QoS 2 message of a shared subs
 the client it was sent to, whatever becomes of the connection [MQTT-4.8.2-4, -5]. Both are put
 into the session's record when the connection is gone and taken up by the next one, which strikes
 out what is settled. A gateway that is killed puts nothing aside: retained values of the last
-moments are sent anew by the next (``subscribing.retained_again``), its shares' messages go back.
+moments are sent anew by the next (``subscribing``), its shares' messages go back.
 """
 
 import asyncio

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from protocols.canonical import Call
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
@@ -199,6 +201,17 @@ class Opened:
         if self._feeds is None:
             self._feeds = {}
         return self._feeds
+
+    def last_record(self, received: tuple[int, ...], asked_s: int) -> SessionRecord:
+        """The session as its connection leaves it; *asked_s*: DISCONNECT's expiry, -1: none."""
+        record, limit_s = self.owned.record, self.front.settings.session_expiry_s_max
+        return msgspec.structs.replace(
+            record,
+            received=received,
+            given_up=self.given_up,
+            next_id=self.next_id,
+            expiry_s=min(asked_s, limit_s) if asked_s >= 0 else record.expiry_s,
+        )
 
     def info(self, connected_ms: int) -> ClientInfo:
         """For the table of clients."""

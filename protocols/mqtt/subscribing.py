@@ -63,6 +63,10 @@ def _wants_retained(item: SubscribeItem, is_new: bool) -> bool:
     return not is_share(item.topic_filter) and (handling == 0 or (handling == 1 and is_new))
 
 
+MANY_FILTERS: Final = 50
+"""A SUBSCRIBE of more filters takes its turn with others of the kind."""
+
+
 class Subscriber:
     """Changes the subscriptions of one session; one change at a time."""
 
@@ -70,6 +74,13 @@ class Subscriber:
         self._opened = opened
         self._front = front
         self._connection = connection
+
+    async def subscribe_in_turn(self, packet: Subscribe) -> None:
+        if len(packet.items) <= MANY_FILTERS:
+            await self.subscribe(packet)
+            return
+        async with self._front.many_filters:
+            await self.subscribe(packet)
 
     async def subscribe(self, packet: Subscribe) -> None:
         """
@@ -316,7 +327,7 @@ def _is_routed(item: Subscribed, in_use: set[str]) -> bool:
     return item.subject_filter not in in_use and not is_local(item.subject_filter)
 
 
-def retained_again(opened: Opened) -> list[Subscribe]:
+def _retained_again(opened: Opened) -> list[Subscribe]:
     """
     What has the retained values sent again that a connection may not have acknowledged.
 
@@ -336,7 +347,7 @@ def retained_again(opened: Opened) -> list[Subscribe]:
     ]
 
 
-def automatic_items(opened: Opened) -> tuple[SubscribeItem, ...]:
+def _automatic_items(opened: Opened) -> tuple[SubscribeItem, ...]:
     """What the listener subscribes every client to, as far as this session does not have it."""
     items: list[SubscribeItem] = []
     for entry in opened.front.settings.auto_subscribe:
@@ -353,3 +364,11 @@ def automatic_items(opened: Opened) -> tuple[SubscribeItem, ...]:
                 )
             )
     return tuple(items)
+
+
+def unasked(opened: Opened) -> list[Subscribe]:
+    """SUBSCRIBEs of the server's own, when a connection begins."""
+    found = _retained_again(opened)
+    if items := _automatic_items(opened):
+        found.append(Subscribe(0, items))
+    return found

@@ -57,6 +57,12 @@ def trace_refusal(
         observer.trace("refused", client_id=client_id, peer=peer, topic=topic, detail=detail)
 
 
+def trace_offline(observer: Observer, client_id: str, peer: str, reason: str) -> None:
+    """Note that a connection has ended."""
+    if observer.is_tracing:
+        observer.trace("offline", client_id=client_id, peer=peer, detail=reason)
+
+
 def trace_deliveries(
     observer: Observer, client_id: str, peer: str, deliveries: Sequence[Delivery]
 ) -> None:

@@ -1,5 +1,7 @@
 """CONNECT and CONNACK, sessions, wills: a running system, byte for byte."""
 
+import socket
+
 import pytest
 
 from protocols.mqtt.encoder import encode_packet
@@ -14,6 +16,7 @@ from protocols.mqtt.packets import (
     Puback,
     Publish,
     Reason,
+    Suback,
     Subscribe,
     SubscribeItem,
     Will,
@@ -64,6 +67,26 @@ def test_mqtt_3_1_4_5_connack_comes_first_and_once(
         assert kinds[0] == "Suback"
         assert sorted(kinds[1:]) == ["Puback", "Publish"]
         assert peer.is_silent()
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_client_that_closes_its_sending_half_is_answered(
+    server: Address, word: str, version: int
+) -> None:
+    """CONNECT, requests and the end of the stream in one go, as ``nc -N`` sends them."""
+    with Peer(server, version) as peer:
+        peer.send(
+            Connect(version, word),
+            Publish(word, b"1", 1, packet_id=1),
+            Subscribe(2, (SubscribeItem(word),)),
+            Publish("elsewhere", b"1", 1, packet_id=3),
+        )
+        peer.socket.shutdown(socket.SHUT_WR)
+        peer.take(Connack)
+        peer.expect(Puback(1))
+        assert peer.take(Suback).packet_id == 2
+        peer.expect(Puback(3))
+        assert peer.rest() == b""
 
 
 @clauses(v5="3.1.3-5", v311="3.1.3-5")

@@ -80,6 +80,27 @@ async def test_a_peer_that_has_gone_needs_no_last_words() -> None:
     assert (wire.writes, wire.closed_count) == ([b"because"], 1)
 
 
+async def test_a_peer_that_says_no_more_is_not_read_while_it_is_answered() -> None:
+    """What its owner asks for meanwhile does not read on: there is only the end."""
+    line, wire = Line(), Wire()
+    driver: Driver[bytes] = Driver(
+        line,
+        handle=lambda driver, events: None,
+        lost=lambda driver: None,
+        half_closed=lambda driver: not line.is_closing,
+        linger_s=1.0,
+    )
+    driver.connection_made(wire)
+    wire.is_reading = False
+    assert driver.protocol.eof_received()
+    driver.resume_reading()
+    assert not wire.is_reading
+    line.out, line.is_closing = b"answer", True
+    driver.flush()
+    assert (wire.writes, wire.closed_count) == ([b"answer"], 1)
+    assert not driver.protocol.eof_received()
+
+
 async def test_a_peer_with_much_to_say_is_read_in_turns() -> None:
     """It has its next turn when others had theirs, unless its owner does not want it read."""
     line, wire = Line(), Wire()
