@@ -107,7 +107,9 @@ class Identities:
         for plugin in self._plugins[:1]:
             if user is None and isinstance(plugin, _Recalling):
                 return plugin.recall(credentials)
-        return self._anonymous(credentials) if self._is_open else None
+        if not self._is_open or credentials.certificate_name:
+            return None  # a certificate is no cache's to judge
+        return self._anonymous(credentials)
 
     def begin(self, method: str, credentials: Credentials) -> Exchange | None:
         """An exchange with the first that has the method: users, then plug-ins in their order."""

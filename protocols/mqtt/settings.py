@@ -230,8 +230,9 @@ class MqttSettings(DoorSettings):
     shared_strategies: Mapping[str, Strategy] = {}
     """The same by share name: ``{workers: hash_topic}``."""
 
-    subscribe_denied: Literal[0x80, 0x87] = 0x87
-    """SUBACK code of a filter that the ACL denies (3.x: always 0x80)."""
+    subscribe_denied: Literal[0x80, 0x87, 0] = 0x87
+    """SUBACK code of a filter that the ACL denies (3.x: always 0x80). 0: the client is told that it
+    has it, as by Mosquitto, and nothing comes."""
 
     def strategy_of(self, share: str) -> ShareStrategy:
         name = self.shared_strategies.get(share, self.shared_strategy)

@@ -184,7 +184,6 @@ class Subscriber:
         """Ask the ACL for each filter; a reason each, in order, and those that may be."""
         opened, settings = self._opened, self._front.settings
         identifier = find_int(packet.properties, Property.SUBSCRIPTION_IDENTIFIER, 0)
-        denied = settings.subscribe_denied
         reasons: list[int] = []
         granted: list[Granted] = []
         for item in packet.items:
@@ -208,7 +207,7 @@ class Subscriber:
             if not self._front.services.permission.is_allowed(
                 opened.call, "subscribe", subject=subject_filter, qos=item.qos
             ):
-                reasons.append(denied)
+                reasons.append(settings.subscribe_denied or min(item.qos, settings.qos_max))
                 continue
             is_new = opened.subscriptions.get(item.topic_filter) is None
             if is_new and len(opened.subscriptions) >= settings.subscriptions_max:

@@ -289,6 +289,18 @@ async def test_the_service_is_asked_once_for_the_same_credentials() -> None:
         await by_http.close()
 
 
+async def test_a_certificate_names_its_client_where_there_are_no_users() -> None:
+    """Without asking anybody all others are let in at once; it is no reason to forget its name."""
+    identities = Identities(configuration.read(None, text="").config)
+    shown_by = Credentials(protocol="mqtt", listener="mqtt", certificate_name="dev-9")
+    assert identities.recall(shown_by) is None
+    assert await identities.authenticate(shown_by) == Identity(name="dev-9")
+    nameless = identities.recall(Credentials(protocol="mqtt", listener="mqtt"))
+    assert nameless is not None
+    assert nameless.is_anonymous
+    await identities.close()
+
+
 async def test_who_has_logged_in_is_known_for_a_while() -> None:
     """By the right password alone; a user's name does not lead to a service's answer."""
     users = f'users: [{{ name: ann, roles: [x], password_hash: "{hash_password("pw")}" }}]'

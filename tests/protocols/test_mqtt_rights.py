@@ -38,6 +38,18 @@ async def test_what_may_not_be_received_is_not_delivered(qos: int) -> None:
             assert await sub.is_silent()
 
 
+@pytest.mark.parametrize("topic_filter", ["secret/#", "$share/s/secret/#"])
+async def test_a_denied_filter_may_be_granted_in_appearance(topic_filter: str) -> None:
+    """With ``subscribe_denied: 0``: the client is told its QoS, and nothing comes by it."""
+    async with gateway(subscribe_denied=0, qos_max=1) as (services, address):
+        services.denied.add(("subscribe", "secret/#"))
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            await client.publish("secret/a", b"kept", 1, retain=True)
+            assert await client.subscribe(SubscribeItem(topic_filter, 2)) == (1,)
+            await client.publish("secret/a", b"live", 1)
+            assert await client.is_silent()
+
+
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_a_denied_publish_may_cost_the_connection(version: int, qos: int) -> None:
