@@ -27,6 +27,7 @@ class Authority:
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         self._name = _name(("CN", name))
         self.path = str(folder / f"{name}.pem")
         usage = x509.KeyUsage(
@@ -80,6 +81,7 @@ class Authority:
             .issuer_name(self._name)
             .last_update(now - _DAY)
             .next_update(now + _DAY)
+            .add_extension(self._key_id, critical=False)
         )
         for serial in serials:
             revoked = (
@@ -96,14 +98,17 @@ class Authority:
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
+        public_key = key.public_key()
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
-            .public_key(key.public_key())
+            .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
             .not_valid_after(now + days * _DAY)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(self._key_id, critical=False)  # Python 3.13's contexts insist on it
         )
 
 
