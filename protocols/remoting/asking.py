@@ -23,6 +23,7 @@ from protocols.remoting.headers import int_field, text_field
 from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import is_retry_topic, qualified
 from protocols.remoting.nearly_json import parse
+from protocols.remoting.private import GROUP_IS_KNOWN
 from protocols.remoting.records import (
     STORE_HOST_AT,
     decode_record,
@@ -265,6 +266,10 @@ async def reset_offset(session: "Session", call: Call, command: RemotingCommand)
     topic, group = text_field(command.fields, "topic"), text_field(command.fields, "group")
     require(session, call, topic, group, "admin")
     fields = _fields(call, command)
+    if session.host.members.offsets_of(group) or any(
+        group in client.consumers for client in session.host.clients()
+    ):
+        fields[GROUP_IS_KNOWN] = "true"  # stores know only those that pop
     found = await ask_all(session, fields["topic"], command.code, fields)
     answer = _merged(command, found, {})
     if answer.code != ResponseCode.SUCCESS:

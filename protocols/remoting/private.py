@@ -25,6 +25,9 @@ IF_ABSENT: Final = "tgIfAbsent"
 """Of UPDATE_AND_CREATE_TOPIC (17): a topic that is there stays as it is; the answer says how
 many queues it has (``writeQueueNums``)."""
 
+GROUP_IS_KNOWN: Final = "tgGroupIsKnown"
+"""Of INVOKE_BROKER_TO_RESET_OFFSET (222): a gateway knows the group, whoever else does not."""
+
 RELEASE_FIELD: Final = "tgRelease"
 """Of a standard change of the invisible time (200053): RELEASE it, nobody saw it."""
 

@@ -9,11 +9,13 @@ from protocols.remoting import bodies
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import bool_field, int_field, text_field
+from protocols.remoting.private import GROUP_IS_KNOWN
 from store.answers import TopicConfig
 from store.handlers.clients import MODES_TABLE, subscription_body
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.permissions import FORBIDDEN_TABLE, is_readable
+from store.handlers.subscription_groups import require_group
 
 
 def reset_offset(
@@ -30,6 +32,8 @@ def reset_offset(
     config = context.topic(topic)
     if config is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
+    if not bool_field(fields, GROUP_IS_KNOWN, False):
+        require_group(context, group)
     chosen = _chosen(context, config, request)
     now = clock.read()
     _pop_from(context, group, topic, chosen, now)
@@ -59,8 +63,11 @@ def _chosen(context: Context, config: TopicConfig, request: RemotingCommand) -> 
         if only_queue not in (-1, queue_id):
             continue
         low, high = context.engine.offset_range(topic, queue_id)
-        if only_offset >= 0:
-            chosen[queue_id] = min(max(only_offset, low), high)
+        if only_queue >= 0 and only_offset >= 0:
+            if not low <= only_offset <= high:
+                hint = f"Target offset {only_offset} not in consume queue range [{low}-{high}]"
+                raise Refused(Code.INTERNAL_ERROR, topic, hint)
+            chosen[queue_id] = only_offset
         elif timestamp < 0:
             chosen[queue_id] = high
         else:

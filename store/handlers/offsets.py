@@ -13,7 +13,7 @@ from store.handlers.checks import I64_MAX
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.inner_batches import whole
-from store.handlers.subscription_groups import is_retry_topic
+from store.handlers.subscription_groups import is_retry_topic, require_group
 
 I32_MAX = 0x7FFFFFFF
 
@@ -53,6 +53,7 @@ def update_offset(
     offset = int_field(fields, "commitOffset")
     if (group, topic, queue_id) in context.resets:
         return request.answer(remark="Offset has been previously reset")
+    require_group(context, group)
     if context.topic(topic) is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
     if not 0 <= queue_id <= I32_MAX or not 0 <= offset <= I64_MAX:

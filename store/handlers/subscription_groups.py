@@ -77,6 +77,12 @@ def use_group(context: Context, name: str, now: Now) -> bodies.GroupConfig:
     return config
 
 
+def require_group(context: Context, name: str) -> None:
+    """Raise Refused unless somebody made or used the group, at whichever door."""
+    if name not in context.engine.catalog.settings(TABLE) and name not in context.groups_seen():
+        raise Refused(Code.CONSUMER_GROUP_NOT_FOUND, name, f"Group {name} does not exist")
+
+
 def update_group(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:

@@ -60,6 +60,7 @@ WORKS: tuple[Row, ...] = (
     Row("consumerStatus -g {group} -i {client} -s", "Consumer jstack"),
     Row("brokerConsumeStats -b {broker}", "Diff Total"),
     Row("statsAll -t {topic}", "{topic} +{group}"),
+    Row("updateSubGroup -c {cluster} -g Cloned", "create subscription group to .* success"),
     Row("cloneGroupOffset -s {group} -d Cloned -t {topic}", "clone group offset success"),
     Row("resetOffsetByTime -g Cloned -t {topic} -s 0", "broker-a +{queue} +0"),
     Row("skipAccumulatedMessage -g Cloned -t {topic}", "broker-a +{queue} +[1-9]"),

@@ -16,6 +16,13 @@ from tests.support.processes import Daemons, wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
+APACHE_EXTRA = """\
+traceTopicEnable=true
+authenticationMetadataProvider=org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider
+authorizationMetadataProvider=org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider
+"""
+"""Without them traces are dropped (their topic has no route), and users and rights are refused."""
+
 README = Path(__file__).resolve().parents[2] / "store" / "README.md"
 
 
@@ -119,7 +126,7 @@ def test_the_table_in_the_readme_is_this_one() -> None:
 def test_the_same_rows_at_apache(tmp_path: Path) -> None:
     """For comparison: the rows at an unmodified Apache broker."""
     apache_rocketmq.require("javac")
-    with ApacheCluster(tmp_path / "apache", flush="SYNC_FLUSH") as cluster:
+    with ApacheCluster(tmp_path / "apache", flush="SYNC_FLUSH", extra=APACHE_EXTRA) as cluster:
         site = Site(cluster.namesrv, cluster.broker, tmp_path)
         results = site.run_all()
         site.close()

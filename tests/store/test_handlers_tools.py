@@ -15,6 +15,7 @@ from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from store.app import Store
+from tests.support.standard_codes import make_group
 from tests.support.store_server import WAIT_S, ask, connected, running_store
 
 
@@ -170,6 +171,7 @@ async def test_a_reset_ends_a_held_pull(store: Store, client: RemotingClient) ->
 async def test_offsets_are_cloned(client: RemotingClient) -> None:
     """314: another group stands where the first one does."""
     await send(client, b"a")
+    await make_group(client)
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
     await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     clone = {"srcGroup": "G", "destGroup": "H", "topic": "T"}

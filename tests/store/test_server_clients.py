@@ -16,7 +16,7 @@ from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
 from protocols.remoting.records import decode_records
 from store.app import Store
-from tests.support.standard_codes import pull, send
+from tests.support.standard_codes import make_group, pull, send
 from tests.support.store_server import POLL_S, WAIT_S, ask, connected, running_store
 
 
@@ -237,6 +237,7 @@ async def test_a_deleted_group_forgets_where_it_stood_if_that_is_wanted(
     async with running_store(tmp_path) as store, connected(store) as client:
         for _ in range(2):
             await send(client, b"x")
+        await make_group(client)
         await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "1"})
         gone = {"groupName": "G", "cleanOffset": clean}
         assert (await ask(client, RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
@@ -262,8 +263,17 @@ async def test_an_offset_is_reset(client: RemotingClient) -> None:
     for _ in range(3):
         await send(client, b"x")
     at = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
-    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "3"})
     reset = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
+    answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    await make_group(client)
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "3"})
+    beyond = await ask(
+        client,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        reset | {"queueId": "0", "offset": "4"},
+    )
+    assert beyond.code == ResponseCode.SYSTEM_ERROR
     answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
     assert len(parse(answer.body)["offsetTable"]) == 4
     moved = await pull(client, 3)

@@ -18,7 +18,7 @@ from protocols.remoting.handles import (
 from protocols.remoting.nearly_json import parse
 from protocols.remoting.records import decode_records
 from store.app import Store
-from tests.support.standard_codes import pull_fields, send
+from tests.support.standard_codes import make_group, pull_fields, send
 from tests.support.store_server import GatewayEnd, ask, connected, running_store
 
 
@@ -194,6 +194,7 @@ async def test_a_group_goes_on_where_it_stood(client: RemotingClient) -> None:
 
     for _ in range(9):
         await send(client, b"x", queue_id=0)
+    await make_group(client)
     commit = {**where, "commitOffset": "4"}
     await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     taken = await popped()

@@ -13,7 +13,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.private import IF_ABSENT
 from protocols.remoting.records import decode_records, parse_offset_message_id
 from store.app import Store
-from tests.support.standard_codes import pull, pull_fields, send, send_fields
+from tests.support.standard_codes import make_group, pull, pull_fields, send, send_fields
 from tests.support.store_server import WAIT_S, ask, connected, running_store
 
 
@@ -220,6 +220,9 @@ async def test_offsets_are_committed_and_found(client: RemotingClient) -> None:
         client, RequestCode.QUERY_CONSUMER_OFFSET, at | {"setZeroIfNotFound": "false"}
     )
     assert fresh.code == ResponseCode.QUERY_NOT_FOUND
+    unknown = await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "1"})
+    assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    await make_group(client)
     await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "1"})
     found = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, at)
     assert found.fields["offset"] == "1"

@@ -1,5 +1,6 @@
 """Sends and pulls by RocketMQ's standard codes, as Apache's clients write them."""
 
+from protocols.remoting import bodies
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -37,3 +38,9 @@ def pull_fields(offset: int, topic: str = "T", queue_id: int = 0, **more: str) -
 
 async def pull(client: RemotingClient, offset: int, **more: str) -> RemotingCommand:
     return await ask(client, RequestCode.PULL_MESSAGE, pull_fields(offset, **more))
+
+
+async def make_group(client: RemotingClient, name: str = "G") -> None:
+    body = bodies.encode_body(bodies.GroupConfig(group_name=name))
+    answer = await ask(client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
