@@ -226,7 +226,9 @@ class Gateway:
             if cluster.type == "rocketmq"
         }
         matching = MatchingTable()
-        self._pipeline = GatewayPipeline(self._clusters, matching, policy=self._policy)
+        self._pipeline = GatewayPipeline(
+            self._clusters, matching, policy=self._policy, limits=config.limits
+        )
         self._directory = DirectoryClient(
             self.presence,
             self._clusters,

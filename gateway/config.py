@@ -305,6 +305,14 @@ class LimitsConfig(ConfigModel):
     connections_max: Count = Field(default=100_000, ge=1)
     """Client connections over all listeners."""
 
+    store_wait: DurationMs = Field(default=10_000, ge=0, le=300_000)
+    """How long a publish waits for a store that is away and that it could not do without, before it
+    is refused: a store that is started anew costs no connection. gRPC and remoting: at most 2 s, as
+    their clients try again by themselves. A store that was up is waited for 3 s in any case."""
+
+    store_wait_bytes_max: Bytes = Field(default=64 << 20, ge=0)
+    """Of what waits so, over all clients; more is refused at once."""
+
 
 class GatewayConfig(ConfigModel):
     """The whole file, as the gateway sees it."""

@@ -103,6 +103,18 @@ class Decision:
     def is_over(self, now_ms: int) -> bool:
         return 0 < self.valid_until_ms <= now_ms
 
+    @property
+    def is_pinned_away(self) -> bool:
+        """A queue that wants it is at a store that is away."""
+        return any([link.state is LinkState.DOWN for link in self._pinned])
+
+    @property
+    def is_away(self) -> bool:
+        """Every store that could take it is away, or one that has to."""
+        places = self._places
+        is_nowhere = bool(places) and all([link.state is LinkState.DOWN for link, _ in places])
+        return is_nowhere or self.is_pinned_away
+
     def copies(self, turn: int) -> tuple[Copy, ...]:
         """The records to store for each message, at this turn. Raises Refused."""
         for link in self._pinned:

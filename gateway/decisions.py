@@ -147,6 +147,19 @@ class Decider:
         except Refused as error:
             return Decision(self.stamp, refusal=error)
 
+    def may_leave(self, call: Call, head: Head) -> bool:
+        """
+        Whether its publisher need only connect anew to be served: the store that keeps its order
+        was chosen for the connection, and another one is up.
+        """
+        broker = self._sticky.get(call, "")
+        if not broker or head.is_fifo or head.qos == 2:
+            return False
+        return any(
+            broker in cluster.links and bool(cluster.up_links())
+            for cluster in self.clusters.values()
+        )
+
     # ── the decision ────────────────────────────────────────────────────────────────────
 
     def decide(

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import random
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -23,6 +22,7 @@ from gateway.backpressure import BackPressure
 from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
+from gateway.config import LimitsConfig
 from gateway.decided import Decision, remember
 from gateway.decisions import Decider, RouteUnknown
 from gateway.lateheads import LateHeads
@@ -34,6 +34,7 @@ from gateway.onces import OnceReleases
 from gateway.policy import Policy
 from gateway.receipts import Receipts
 from gateway.resends import Resends
+from gateway.storewaits import StoreWaits
 from protocols import clock
 from protocols.canonical import (
     Call,
@@ -48,7 +49,7 @@ from protocols.driver import flusher
 from protocols.errors import Code, Refused
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest
 from protocols.message_runs import MessageRun
-from protocols.remoting.records import MessageIds
+from protocols.remoting.message_ids import MessageIds, own_address
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.pipeline")
@@ -76,6 +77,7 @@ class GatewayPipeline:
         *,
         policy: Policy,
         default_cluster: str = "",
+        limits: LimitsConfig | None = None,
     ) -> None:
         self._clusters = clusters
         self._matching = matching
@@ -90,6 +92,14 @@ class GatewayPipeline:
         self.learner = RouteLearner(self.decider, self._resume_all)
         self._pressure = BackPressure(clusters, self.decider)
         self._admission = Admission(self._pressure, self._resume_one)
+        self.waits = StoreWaits(
+            clusters,
+            self.decider,
+            self._pressure,
+            resume=self._waited,
+            reroute=self.reroute,
+            limits=limits or LimitsConfig(),
+        )
         self._onces = OnceReleases(clusters)
         self._resends = Resends(clusters, self.decider)
         self._loop = asyncio.get_running_loop()
@@ -107,7 +117,7 @@ class GatewayPipeline:
         self._sequence = 0
         self._turn = 0
         self._seed = random.getrandbits(32)
-        self._ids = MessageIds(_own_address(), os.getpid(), self._seed)
+        self._ids = MessageIds(own_address(), os.getpid(), self._seed)
         for cluster in clusters.values():
             cluster.listen(self)
 
@@ -126,6 +136,7 @@ class GatewayPipeline:
         await self.receipts.close()
         await self._onces.close()
         await self._resends.close()
+        self.waits.close()
 
     # ── send ────────────────────────────────────────────────────────────────────────────
 
@@ -158,6 +169,7 @@ class GatewayPipeline:
             for link in cluster.links.values():
                 for run in link.take_withdrawn():
                     run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
+        self.waits.again(call)
 
     @property
     def loss_count(self) -> int:
@@ -184,6 +196,7 @@ class GatewayPipeline:
                 self._resends.locate(call, batch.messages, partial(self._located, batch))
             if lane.parked or not self._dispatch(batch, stamp, now_ms):
                 lane.parked.append(batch)
+                self.waits.parked(batch)
         self._flush_links()
         self._flush_now()
         self._pressure.look()
@@ -246,7 +259,7 @@ class GatewayPipeline:
         messages = batch.messages
         if batch.is_withdrawn and messages[0].once_key:
             # it may have been sent, stored and released elsewhere
-            self._refuse_rest(batch, Code.HA_NOT_AVAILABLE, WITHDRAWN)
+            batch.refuse_rest(Code.HA_NOT_AVAILABLE, WITHDRAWN)
         run_head = messages.head if type(messages) is MessageRun else None
         total = len(batch.ids)
         while batch.next_index < total:
@@ -268,6 +281,9 @@ class GatewayPipeline:
                 batch.remaining += stop - start
                 self._fault(batch, start, stop)
                 continue
+            is_in_doubt = self.waits.is_any_away or decision.refusal is not None
+            if is_in_doubt and self.waits.takes(batch, head, decision):
+                return False
             end = stop
             if decision.buckets:
                 stop, end, waits = self._admission.admit(batch, decision.buckets, start, stop)
@@ -352,21 +368,15 @@ class GatewayPipeline:
 
     def _located(self, batch: Batch, found: Sequence[Message] | Refused) -> None:
         """Send a batch to where its first attempt is, if some store has it; then go on."""
+        if isinstance(found, Refused) and self.waits.takes_search(batch):
+            return
         batch.is_resend = False
         if isinstance(found, Refused):
-            self._refuse_rest(batch, found.code, found.hint)
+            batch.refuse_rest(found.code, found.hint)
         else:
             batch.messages = found
             self._settle_moved(batch)
         self._resume_one(batch)
-
-    @staticmethod
-    def _refuse_rest(batch: Batch, code: Code, hint: str) -> None:
-        start, total = batch.next_index, len(batch.ids)
-        batch.next_index = total
-        if start < total:
-            batch.remaining += total - start
-            batch.fail(start, total, code, hint)
 
     def _settle_moved(self, batch: Batch) -> None:
         """A message whose store has it is stored, though its topic has moved elsewhere."""
@@ -388,6 +398,13 @@ class GatewayPipeline:
 
     def _resume_one(self, batch: Batch) -> None:
         self._resume_all([batch])
+
+    def _waited(self, batch: Batch) -> None:
+        """It has waited for a store, which is back, or its time is over."""
+        if batch.is_resend:
+            self._resends.locate(batch.call, batch.messages, partial(self._located, batch))
+        else:
+            self._resume_one(batch)
 
     def _go_on(self, batch: Batch) -> None:
         """Go on with a parked batch and those of its call behind it."""
@@ -416,10 +433,10 @@ class GatewayPipeline:
         for run in runs:
             batch = run.batch
             if not run.copy.is_only:  # its other copies may be stored: the same store, or none
-                if run.copy.link.state is LinkState.DOWN:
-                    run.fail(Code.HA_NOT_AVAILABLE, f"store {run.copy.link.broker} is away")
-                else:
+                if run.copy.link.state is not LinkState.DOWN:
                     run.copy.link.submit(run)
+                elif not self.waits.takes_run(run):
+                    run.fail(Code.HA_NOT_AVAILABLE, f"store {run.copy.link.broker} is away")
                 continue
             batch.remaining -= run.count  # counted again below
             head = batch.messages[run.start].head
@@ -429,11 +446,15 @@ class GatewayPipeline:
                 batch.remaining += run.count
                 run.fail(Code.HA_NOT_AVAILABLE, f"the route of {unknown.topic} is unknown")
                 continue
+            if self.waits.takes_run(run, decision):
+                batch.remaining += run.count
+                continue
             self._submit(batch, run.start, run.stop, decision)
         self._flush_links()
 
     def link_changed(self, link: StoreLink) -> None:
         """A store went away or came back: what waits for it may go elsewhere, or is refused."""
+        self.waits.link_changed(link)
         if link.state is LinkState.LOST:
             self.reroute(link.take_pending())
         elif link.state is LinkState.DOWN:
@@ -442,7 +463,8 @@ class GatewayPipeline:
         self.link_cleared()
 
     def routes_changed(self, cluster: ClusterClient) -> None:
-        """Decisions see the new versions; nothing is kept here."""
+        """Decisions see the new versions."""
+        self.waits.look()
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────
 
@@ -475,11 +497,3 @@ class GatewayPipeline:
         self, call: Call, changes: Sequence[InvisibleTimeChange]
     ) -> list[AckResult]:
         return await self.receipts.change(changes)
-
-
-def _own_address() -> bytes:
-    """Four bytes for message ids: our address as the name service has it, or loopback."""
-    try:
-        return socket.inet_aton(socket.gethostbyname(socket.gethostname()))
-    except OSError:
-        return socket.inet_aton("127.0.0.1")

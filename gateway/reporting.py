@@ -30,6 +30,11 @@ def count_core(metrics: Registry, pipeline: GatewayPipeline, presence: GatewayPr
         "Topics that publishes brought into being.",
         lambda: pipeline.learner.made_count,
     )
+    metrics.gauge(
+        "publishers_waiting",
+        "Publishers of which something waits for a store that is away.",
+        lambda: pipeline.waits.call_count,
+    )
     metrics.gauge("lease_epoch", "Epoch of this gateway; 0: no lease.", lambda: presence.epoch)
 
 

@@ -74,6 +74,9 @@ class Call:
     certificate_name: str = ""
     """Common name of the client's verified certificate; empty: none."""
 
+    is_patient: bool = True
+    """What it sends may wait for a store that is away, rather than be refused at once."""
+
 
 # ── queues ──────────────────────────────────────────────────────────────────────────────
 

@@ -174,6 +174,7 @@ class Batch:
         "lane",
         "messages",
         "next_index",
+        "parked_at",
         "parts",
         "refused",
         "remaining",
@@ -225,6 +226,9 @@ class Batch:
         self.next_index = 0
         """The first message that has not been sent on yet."""
 
+        self.parked_at = 0.0
+        """Since when it has waited to be sent on; 0: it never had to."""
+
         self.admitted_to = 0
         """Messages before this one have waited as long as a throttle wanted."""
 
@@ -237,6 +241,14 @@ class Batch:
                 index, SendResult(code=code, message_id=self.ids[index].decode(), hint=hint)
             )
         self.settle(stop - start)
+
+    def refuse_rest(self, code: Code, hint: str) -> None:
+        """What has not been sent on is not stored."""
+        start, total = self.next_index, len(self.ids)
+        self.next_index = total
+        if start < total:
+            self.remaining += total - start
+            self.fail(start, total, code, hint)
 
     def settle(self, count: int) -> None:
         """So many copies have their answer."""

@@ -371,11 +371,23 @@ class FrameSender:
             run.batch.answered(run, run.count, answer, at)
         return []
 
-    def give_up(self, code: Code, hint: str) -> None:
-        """Refuse what has an unknown fate; the numbers stay unsettled until the store is back."""
+    def give_up(self, keeps: Callable[[Run], bool], code: Code, hint: str) -> bool:
+        """
+        Refuse what has an unknown fate, unless *keeps* says that it may wait for the store; whether
+        anything does. The numbers stay unsettled until the store is back.
+        """
+        refused: list[Run] = []
         for frame in self.unsettled:
-            for run in frame.take_runs():
-                run.fail(code, hint)
+            kept: list[tuple[Run, int]] = []
+            for run, at in frame.runs:
+                if keeps(run):
+                    kept.append((run, at))
+                else:
+                    refused.append(run)
+            frame.runs = kept
+        for run in refused:
+            run.fail(code, hint)
+        return any([frame.runs for frame in self.unsettled])
 
 
 def _encode_item(

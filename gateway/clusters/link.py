@@ -31,7 +31,7 @@ ONCE_KEYS_MAX: Final = 4096
 class LinkState(Enum):
     """How far a link is."""
 
-    DOWN = "down"  # circuit open: what must go here is refused
+    DOWN = "down"  # circuit open: what must go here waits for a while and is refused
     LOST = "lost"  # a moment ago it was up: wait for it
     UP = "up"
 
@@ -115,6 +115,13 @@ class StoreLink(Protocol):
 
     def take_withdrawn(self) -> list[Run]:
         """Remove what is in no written frame and was withdrawn (``Batch.is_withdrawn``)."""
+        ...
+
+    def give_up(self, keeps: Callable[[Run], bool]) -> bool:
+        """
+        It is away: refuse what is written and not answered, unless *keeps* says that it may wait
+        for the store; whether anything does.
+        """
         ...
 
     async def release_once(self, keys: Sequence[bytes]) -> None:

@@ -62,7 +62,8 @@ from protocols.remoting.settling import (
 from protocols.remoting.templates import RecordTemplate
 
 LOST_S_MAX: Final = 3.0
-"""How long messages wait for a lost store before they are refused (circuit open)."""
+"""How long all messages wait for a lost store; then the circuit opens: what may go elsewhere does,
+what is bound to it waits on in the pipeline (``storewaits``)."""
 
 FRAME_ANSWER_S_MAX: Final = 10.0
 """A SEND without an answer for so long, while beats are answered: the connection is renewed."""
@@ -179,10 +180,11 @@ class TidegateLink:
             self._down_timer.cancel()
             self._down_timer = None
         self.state = LinkState.DOWN
-        self._frames.give_up(
-            Code.HA_NOT_AVAILABLE, f"store {self.broker} is away; the outcome is unknown"
-        )
         self._changed(self)
+
+    def give_up(self, keeps: Callable[[Run], bool]) -> bool:
+        hint = f"store {self.broker} is away; the outcome is unknown"
+        return self._frames.give_up(keeps, Code.HA_NOT_AVAILABLE, hint)
 
     def check(self, now: float) -> None:
         """Once a second: a frame must not wait for ever while beats are answered."""

@@ -70,6 +70,16 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class OwedWill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A will that is due and not published yet."""
+
+    will: WillRecord
+    owner_epoch: int
+    """Of the connection that it was given with."""
+
+    due_ms: int
+
+
 class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``Subscribed`` as kept."""
 
@@ -144,6 +154,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     will_at_ms: int = 0
     """Wall time at which the will of a lost connection is due."""
 
+    owed: tuple[OwedWill, ...] = ()
+    """Wills that are due, of this connection and earlier ones."""
+
     ends_at_ms: int = 0
     """Wall time at which the session of a lost connection ends; 0: never."""
 
@@ -178,7 +191,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         """When something is to be done about a lost connection; 0: never."""
         if self.is_connected:
             return 0
-        times = [at for at in (self.will_at_ms if self.will else 0, self.ends_at_ms) if at]
+        owed_ms = self.owed[0].due_ms if self.owed else 0
+        will_ms = self.will_at_ms if self.will else 0
+        times = [at for at in (owed_ms, will_ms, self.ends_at_ms) if at]
         return min(times, default=0)
 
     def disconnected(self, *, wall_ms: int, sends_will: bool) -> "SessionRecord":
@@ -243,18 +258,18 @@ def with_generations(
     return msgspec.structs.replace(record, generations=tuple(sorted(kept.items())))
 
 
-def will_once_key(record: SessionRecord) -> bytes:
+def will_once_key(record: SessionRecord, owner_epoch: int) -> bytes:
     """Published once per (session, owner epoch)."""
-    return _once_key("will", record)
+    return _once_key("will", record, owner_epoch)
 
 
 def offline_once_key(record: SessionRecord) -> bytes:
     """Told once per (session, owner epoch), whoever finds out."""
-    return _once_key("offline", record)
+    return _once_key("offline", record, record.owner_epoch)
 
 
-def _once_key(word: str, record: SessionRecord) -> bytes:
-    text = f"{word}\x00{record.tenant}\x00{record.client_id}\x00{record.owner_epoch}"
+def _once_key(word: str, record: SessionRecord, owner_epoch: int) -> bytes:
+    text = f"{word}\x00{record.tenant}\x00{record.client_id}\x00{owner_epoch}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=ONCE_BYTES).digest()
 
 

@@ -18,10 +18,11 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from protocols import clock
-from protocols.canonical import Call, Identity, QueueKind, QueueRef
+from protocols.canonical import Call, QueueKind, QueueRef
 from protocols.directory import Put, Record, Subscription
 from protocols.errors import Code, Refused
 from protocols.groups import GroupSpec, Read, ShareStrategy
+from protocols.mqtt import wills
 from protocols.mqtt.holders import Holders
 from protocols.mqtt.lastwords import LastWords, Owner, let_go
 from protocols.mqtt.naming import EXCLUSIVE
@@ -37,11 +38,11 @@ from protocols.mqtt.records import (
     id_after_cut,
     session_key,
     share_prefix,
-    will_once_key,
 )
 from protocols.mqtt.session import SHARE_TAG, Subscribed
 from protocols.mqtt.topics import is_local
 from protocols.mqtt.turns import Turns
+from protocols.mqtt.wills import call_of
 from protocols.pipeline import Services
 from protocols.tasks import Tasks
 
@@ -246,24 +247,29 @@ class Sessions:
             and not opening.clean_start
             and not (old.ends_at_ms and old.ends_at_ms <= now_ms)
         )
-        if old is not None and old.will is not None:
-            is_cancelled = is_present and min(old.will.delay_s, old.expiry_s) > 0
-            if not is_cancelled:  # [MQTT-3.1.3-9]
-                await self._publish_will(old)
         is_cut = (
             is_present and old is not None and (old.is_cut or (old.is_connected and not was_here))
         )
         record = self._new_record(opening, old, now_ms, is_present=is_present)
         if is_cut:
             record = msgspec.structs.replace(record, next_id=id_after_cut(record))
-        put = Put(key, encode_session(record), version, is_bound=self._is_bound(record))
-        (result,) = await self._services.directory.put([put])
-        if not result.is_ours:
+        if old is not None:
+            owed = wills.taken_over(old, is_present=is_present, wall_ms=now_ms)
+            record = msgspec.structs.replace(record, owed=owed)
+        received = old.received if is_present and old is not None else ()
+        owned = Owned(record, version, is_present, is_cut, received)
+        try:
+            owned = await self.save(owned, record)
+            if record.owed:  # not before: what was read may have been over
+                settled = await wills.publish_owed(self._services, record)
+                owned = await self.save(owned, settled)
+        except Refused as error:
+            if error.code != Code.PRECONDITION_FAILED:
+                raise
             return None
         if old is not None and old.is_kept and not is_present:
             await self._forget(old)
-        received = old.received if is_present and old is not None else ()
-        return Owned(record, result.record.version, is_present, is_cut, received)
+        return owned
 
     def _new_record(
         self, opening: Opening, old: SessionRecord | None, now_ms: int, *, is_present: bool
@@ -298,7 +304,8 @@ class Sessions:
 
     def _is_bound(self, record: SessionRecord) -> bool:
         """Vanishes with its gateway: nothing is left to be done for it, nobody to be told."""
-        is_needed = record.is_kept or record.will is not None or self._presence is not None
+        has_wills = record.will is not None or bool(record.owed)
+        is_needed = record.is_kept or has_wills or self._presence is not None
         return record.is_connected and not is_needed
 
     # ── while it is held ────────────────────────────────────────────────────────────────
@@ -327,11 +334,10 @@ class Sessions:
 
         *record* is the session as it shall be kept (expiry changed by DISCONNECT, say).
         """
-        gone = record.disconnected(wall_ms=clock.wall_ms(), sends_will=sends_will)
-        if gone.will is not None and gone.will_at_ms <= clock.wall_ms():
-            await self._publish_will(gone)
-            gone = msgspec.structs.replace(gone, will=None, will_at_ms=0)
-        if gone.expiry_s == 0:
+        now_ms = clock.wall_ms()
+        gone = record.disconnected(wall_ms=now_ms, sends_will=sends_will)
+        gone = await wills.publish_owed(self._services, wills.with_due(gone, wall_ms=now_ms))
+        if gone.expiry_s == 0 and not gone.owed:
             await self._end(gone, owned.version)
             return
         put = Put(gone.key, encode_session(gone), owned.version)
@@ -357,18 +363,6 @@ class Sessions:
                 await self.leave_share(record, item)
             if item.topic_filter.startswith(EXCLUSIVE):
                 await self.give_up(record, item.subject_filter)
-
-    async def _publish_will(self, record: SessionRecord) -> None:
-        if record.will is None:
-            return
-        message = record.will.message(
-            record.client_id, once_key=will_once_key(record), wall_ms=clock.wall_ms()
-        )
-        (result,) = await self._services.pipeline.send(call_of(record), [message])
-        if not result.is_stored:
-            logger.warning(
-                "will of %s not published: %s %s", record.client_id, result.code.name, result.hint
-            )
 
     # ── shared subscriptions ────────────────────────────────────────────────────────────
 
@@ -462,25 +456,15 @@ class Sessions:
             record = msgspec.structs.replace(record, is_cut=True)
             await self.disconnected(Owned(record, version, True), record, sends_will=True)
             return
-        if record.will is not None and record.will_at_ms <= now_ms:
-            await self._publish_will(record)
-            record = msgspec.structs.replace(record, will=None, will_at_ms=0)
-            put = Put(record.key, encode_session(record), version)
+        settled = await wills.publish_owed(self._services, wills.with_due(record, wall_ms=now_ms))
+        if settled.owed and settled == record:  # its store is away
+            heapq.heappush(self._due, (now_ms + wills.AGAIN_MS, record.key, version))
+            return
+        if settled != record:
+            put = Put(record.key, encode_session(settled), version)
             (result,) = await directory.put([put])
-            if not result.is_ours:
+            if not result.is_ours or settled.owed:
                 return
-            version = result.record.version
+            record, version = settled, result.record.version
         if record.ends_at_ms and record.ends_at_ms <= now_ms:
             self.expired_count += await self._end(record, version)
-
-
-def call_of(record: SessionRecord) -> Call:
-    """For what is done in the name of a client that is gone."""
-    identity = Identity(name=record.identity, roles=record.roles, is_anonymous=record.is_anonymous)
-    return Call(
-        protocol="mqtt",
-        listener=record.listener,
-        identity=identity,
-        tenant=record.tenant,
-        client_id=record.client_id,
-    )

@@ -1,5 +1,6 @@
 """Message ids (``UNIQ_KEY``) in the form that Apache's tools take apart."""
 
+import socket
 import struct
 import zlib
 from collections.abc import Sequence
@@ -124,3 +125,11 @@ def _month_of(now_ms: int) -> tuple[int, int]:
     start = datetime(now.year, now.month, 1, tzinfo=UTC)
     end = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
     return round(start.timestamp() * 1000), round(end.timestamp() * 1000)
+
+
+def own_address() -> bytes:
+    """Four bytes for message ids: our address as the name service has it, or loopback."""
+    try:
+        return socket.inet_aton(socket.gethostbyname(socket.gethostname()))
+    except OSError:
+        return socket.inet_aton("127.0.0.1")

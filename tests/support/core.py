@@ -7,7 +7,7 @@ from gateway.clusters.client import ClusterClient
 from gateway.clusters.connection import Connect
 from gateway.clusters.presence import GatewayPresence
 from gateway.clusters.watch import ConnectNameServer
-from gateway.config import GatewayConfig
+from gateway.config import GatewayConfig, LimitsConfig
 from gateway.deliveries import Streams
 from gateway.directory import DirectoryClient
 from gateway.dispatch import Dispatcher
@@ -34,6 +34,7 @@ class Core:
         local_stores: Mapping[str, Connect] | None = None,
         policy: Policy | None = None,
         zones: Mapping[str, str] | None = None,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self.presence = GatewayPresence(name)
         self.cluster = ClusterClient(
@@ -46,7 +47,11 @@ class Core:
         clusters = {"default": self.cluster}
         self.matching = MatchingTable()
         self.pipeline = GatewayPipeline(
-            clusters, self.matching, policy=policy or open_policy(), default_cluster="default"
+            clusters,
+            self.matching,
+            policy=policy or open_policy(),
+            default_cluster="default",
+            limits=limits,
         )
         self.directory = DirectoryClient(
             self.presence, clusters, self.matching, self.pipeline, address="127.0.0.1:0"

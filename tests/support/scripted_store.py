@@ -250,6 +250,10 @@ class ScriptedStore:
         results = [(item.grant, int(Code.OK)) for item in items]
         return command.answer(body=settling.encode_ack_results(results))
 
+    def _once_find(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
+        """It has none of them."""
+        return command.answer(body=bytes(len(command.body) // 16))
+
     def _group_open(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         asked = msgspec.msgpack.decode(command.body, type=private.GroupOpen)
         self.group_opens.append(asked)

@@ -14,6 +14,7 @@ from gateway.clusters.apache import APACHE, pop, requests
 from gateway.clusters.apache.fetching import LightFetching
 from gateway.clusters.apache.light import LightGroup, LightStream
 from gateway.clusters.apache.polling import ApachePolls
+from gateway.clusters.apache.requests import COMMIT_BIAS
 from gateway.clusters.apache.sender import ApacheSender
 from gateway.clusters.batches import Run
 from gateway.clusters.connection import Connect, Sign
@@ -50,9 +51,6 @@ FETCH_S_MAX: Final = 25.0
 
 BACK_OFF_S_MIN: Final = 0.05
 BACK_OFF_S_MAX: Final = 1.0
-COMMIT_BIAS: Final = 1 << 40
-"""Added to committed offsets of light queues. A broker answers 0 for a group that has none while
-the queue's head is in memory; with the bias "none" and "at 0" are different answers."""
 
 
 class ApacheLink:
@@ -197,6 +195,9 @@ class ApacheLink:
 
     def take_pending(self, *, everything: bool = False) -> list[Run]:
         return self._sender.take_pending(everything=everything)
+
+    def give_up(self, keeps: Callable[[Run], bool]) -> bool:
+        return False  # refused when the connection was lost: such a broker tells nothing later
 
     def flush(self) -> None:
         self._is_flush_due = False

@@ -29,6 +29,9 @@ PULL_COUNT_MAX: Final = 32
 
 PULL_BYTES_MAX: Final = 256 << 10
 PULL_SUSPEND_MS: Final = 15_000
+COMMIT_BIAS: Final = 1 << 40
+"""Added to committed offsets of light queues. A broker answers 0 for a group that has none while
+the queue's head is in memory; with the bias "none" and "at 0" are different answers."""
 
 
 def light_topic(queue: QueueRef) -> str:

@@ -1,0 +1,155 @@
+"""Wills over takeovers, lost races and stores that are away: none twice, none lost, none wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+import pytest
+
+from protocols import clock
+from protocols.canonical import Call, Identity
+from protocols.directory import Put, PutResult
+from protocols.mqtt import wills
+from protocols.mqtt.records import SessionRecord, WillRecord, decode_session, encode_session
+from protocols.mqtt.sessions import Opening, Sessions
+from tests.support.fake_services import FakeServices
+from tests.support.mqtt_front import until
+
+WILL = WillRecord(topic="w", payload=b"dead", qos=1)
+HELD = SessionRecord(
+    tenant="",
+    client_id="c",
+    gateway="gw-dead",  # without a lease: nobody waits for its last words
+    gateway_epoch=1,
+    owner_epoch=7,
+    incarnation=7,
+    is_connected=True,
+    will=WILL,
+)
+
+
+class Holder:
+    """A connection."""
+
+    def take_over(self) -> None: ...
+
+    async def left(self) -> None: ...
+
+
+def opening(*, expiry_s: int = 0) -> Opening:
+    call = Call(protocol="mqtt", listener="mqtt", identity=Identity(name="x"), client_id="c")
+    return Opening(call, not expiry_s, expiry_s, None)
+
+
+class World:
+    """One gateway's sessions over a record that is there."""
+
+    def __init__(self, record: SessionRecord) -> None:
+        self.services = FakeServices()
+        self.broker, self.key = self.services.broker, record.key
+        self.write(record)
+        self.sessions = Sessions(self.services)
+
+    def write(self, record: SessionRecord) -> None:
+        self.broker.write(Put(record.key, encode_session(record)), "gw-1", 1)
+
+    @property
+    def record(self) -> SessionRecord:
+        value = self.broker.records[self.key].value
+        assert value is not None
+        return decode_session(value)
+
+    @property
+    def is_over(self) -> bool:
+        """The session has ended."""
+        return self.key not in self.broker.records
+
+    @property
+    def sent(self) -> list[bytes]:
+        """Bodies of what was published, or tried to be."""
+        return [bytes(message.body) for message in self.services.pipeline.sent]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    found = World(HELD)
+    yield found
+    await found.sessions.close()
+
+
+async def test_who_loses_the_race_sends_no_will(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last connection wrote down an orderly end while the next one took over."""
+    put = world.services.directory.put
+
+    async def late(puts: Sequence[Put]) -> list[PutResult]:
+        monkeypatch.setattr(world.services.directory, "put", put)
+        world.write(msgspec.structs.replace(HELD, is_connected=False, will=None))
+        return await put(puts)
+
+    monkeypatch.setattr(world.services.directory, "put", late)
+    owned = await world.sessions.open(opening(), Holder())
+    assert world.sent == []
+    assert owned.version == world.broker.records[world.key].version
+
+
+async def test_a_takeover_sends_the_will_once(world: World) -> None:
+    owned = await world.sessions.open(opening(), Holder())
+    assert (world.sent, world.record.owed) == ([b"dead"], ())
+    assert owned.version == world.broker.records[world.key].version
+
+
+async def test_a_gateway_that_dies_before_it_sends_the_will_leaves_it_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(services: object, record: SessionRecord) -> SessionRecord:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wills, "publish_owed", dies)
+        with pytest.raises(asyncio.CancelledError):
+            await world.sessions.open(opening(), Holder())
+    (owed,) = world.record.owed
+    assert (world.sent, owed.owner_epoch) == ([], HELD.owner_epoch)
+    world.broker.live.clear()
+    world.sessions.start()
+    await until(lambda: world.sent == [b"dead"])
+    await until(lambda: world.is_over)
+
+
+async def test_a_will_waits_for_its_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session is over, it is not."""
+    monkeypatch.setattr(wills, "AGAIN_MS", 1)
+    world.broker.is_down = True
+    owned = await world.sessions.open(opening(), Holder())
+    assert [owed.will for owed in owned.record.owed] == [WILL]
+    await world.sessions.disconnected(owned, owned.record, sends_will=True)
+    world.sessions.start()
+    await until(lambda: len(world.sent) > 2)
+    world.broker.is_down = False
+    await until(lambda: world.is_over)
+    assert len(world.broker.log) == 1
+
+
+async def test_a_will_does_not_wait_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.broker.is_down = True
+    owned = await world.sessions.open(opening(), Holder())
+    now_ms = clock.wall_ms()
+    monkeypatch.setattr(clock, "wall_ms", lambda: now_ms + wills.KEPT_MS_MAX + 1)
+    settled = await wills.publish_owed(world.services, owned.record)
+    assert settled.owed == ()
+
+
+def test_a_record_keeps_so_many_wills() -> None:
+    record = HELD
+    for number in range(wills.OWED_MAX + 1):
+        owed = wills.taken_over(record, is_present=False, wall_ms=number + 1)
+        record = msgspec.structs.replace(HELD, owed=owed)
+    assert [item.due_ms for item in record.owed] == list(range(2, wills.OWED_MAX + 2))
+
+
+def test_a_delayed_will_is_cancelled_by_who_resumes() -> None:
+    kept = msgspec.structs.replace(HELD, expiry_s=60, will=msgspec.structs.replace(WILL, delay_s=5))
+    assert wills.taken_over(kept, is_present=True, wall_ms=1) == ()
+    assert len(wills.taken_over(kept, is_present=False, wall_ms=1)) == 1
