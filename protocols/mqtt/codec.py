@@ -62,7 +62,7 @@ def find_body(data: bytes, position: int) -> tuple[int, int]:
     """
     Where the body of the packet at *position* begins and ends; ``(0, 0)``: cannot tell yet.
 
-    The end may lie beyond *data*. Raises malformed for a fifth length byte [MQTT 5, 2.1.4].
+    The end may lie beyond *data*. Raises SilentError for a fifth length byte [MQTT 5, 2.1.4].
     """
     length = shift = 0
     for index in range(position + 1, min(position + 5, len(data))):
@@ -72,7 +72,8 @@ def find_body(data: bytes, position: int) -> tuple[int, int]:
             return index + 1, index + 1 + length
         shift += 7
     if len(data) - position > 4:
-        raise malformed("the remaining length has more than four bytes")
+        text = "the remaining length has more than four bytes"
+        raise SilentError(Reason.MALFORMED_PACKET, text)
     return 0, 0
 
 
@@ -183,7 +184,7 @@ DISCONNECT_REASONS: Final = frozenset(
 )
 
 
-SILENT_IF_LONG: Final = frozenset((PacketType.CONNECT, PacketType.PINGREQ, PacketType.PINGRESP))
+SILENT_IF_LONG: Final = frozenset((PacketType.PINGREQ, PacketType.PINGRESP))
 
 
 def decode_packet(data: bytes, position: int, start: int, end: int, version: int) -> Packet:
@@ -240,13 +241,23 @@ def _decode_body(packet_type: int, reader: FieldReader, version: int) -> Packet:
     return Disconnect(reason, properties)
 
 
+MISNAMED: Final = 255
+"""In place of a protocol level: one version's, under the name of another."""
+
+
 def peek_version(data: bytes, start: int, end: int) -> int:
     """Protocol level that a CONNECT names; 0 if its protocol name is none of MQTT's."""
     name = data[start : min(start + 8, end)]
     if name[:6] == b"\x00\x04MQTT" and end - start > 6:
-        return V311 if data[start + 6] == V311 | BRIDGE else data[start + 6]
+        level = data[start + 6]
+        if level & ~BRIDGE == V31:
+            return MISNAMED
+        return V311 if level == V311 | BRIDGE else level
     if name == b"\x00\x06MQIsdp" and end - start > 8:
-        return V31 if data[start + 8] & ~BRIDGE == V31 else 255
+        level = data[start + 8]
+        if level & ~BRIDGE == V31:
+            return V31
+        return MISNAMED if level in (V311, V5) else level
     return 0
 
 
@@ -255,13 +266,17 @@ def _decode_connect(reader: FieldReader) -> Connect:
     version = level & ~BRIDGE
     if (name, version) not in (("MQIsdp", V31), ("MQTT", V311), ("MQTT", V5)):
         raise protocol_error(f"protocol {name!r} level {version}")
+    if reader.remaining < 3:
+        raise SilentError(Reason.MALFORMED_PACKET, "CONNECT ends before its keep alive")
     flags, keep_alive_s = reader.byte(), reader.u16()
     has_user, has_password, has_will = flags & 0x80, flags & 0x40, flags & 0x04
     will_qos = flags >> 3 & 3
     if flags & 1 and version != V31:
         raise malformed("the reserved connect flag is set")  # [MQTT-3.1.2-3]
-    if will_qos == 3 or (not has_will and flags & 0x38):
-        raise malformed("will flags without a will")  # [MQTT-3.1.2-11, -12, -13]
+    if will_qos == 3:
+        raise SilentError(Reason.MALFORMED_PACKET, "a will of QoS 3")  # [MQTT-3.1.2-12]
+    if not has_will and flags & 0x38:
+        raise malformed("will flags without a will")  # [MQTT-3.1.2-11, -13]
     if has_password and not has_user and version != V5:
         raise malformed("a password without a user name")  # [MQTT 3.1.1, 3.1.2-22]
     properties = decode_properties(reader, PacketType.CONNECT) if version == V5 else ()

@@ -12,6 +12,7 @@ from protocols.canonical import Head, Message
 from protocols.message_runs import MessageRun
 from protocols.mqtt.auth_turns import BEFORE_CONNACK, AuthTurns
 from protocols.mqtt.codec import (
+    MISNAMED,
     decode_packet,
     find_body,
     peek_version,
@@ -265,6 +266,8 @@ class MqttConnection:
                 if stop > position:
                     events.append(new_tuple(Acked, (packet_ids,)))
                     return stop
+        if first < 0x10 and self.state is not State.AWAITING_CONNECT:
+            raise protocol_error("there is no packet type 0")  # whatever its length may be
         start, end = find_body(data, position)
         if not start:
             self._needed = len(data) - position + 1
@@ -364,7 +367,7 @@ class MqttConnection:
         if not level:
             raise malformed("no protocol name of MQTT")
         if level not in self._limits.levels:
-            version = V5 if level == V5 else V311
+            version = V311 if level in (V31, V311, MISNAMED) else V5  # [MQTT-3.1.2-2]
             self._out.append(encode_packet(Connack(Reason.UNSUPPORTED_PROTOCOL_VERSION), version))
             raise PacketError(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"protocol level {level}")
         if data[position] != 0x10 and level != V31:
@@ -385,7 +388,7 @@ class MqttConnection:
         if packet_type in SERVER_ONLY:
             if packet_type == PacketType.PINGRESP and size:
                 raise SilentError(Reason.MALFORMED_PACKET, "PINGRESP with a body")
-            if packet_type in (PacketType.SUBACK, PacketType.UNSUBACK) and first & 15:
+            if packet_type != PacketType.CONNACK and first & 15:
                 raise malformed(f"first byte 0x{first:02X}")
             raise protocol_error(f"{PacketType(packet_type).name} from a client")
 

@@ -52,7 +52,10 @@ RELEASE_AGAIN_S: Final = 1.0
 """Between attempts to end an exchange that nobody can write down."""
 
 REPEATS_MAX: Final = 2
-"""PUBRECs of one QoS 2 publish on one connection; repeats are for new ones [MQTT-4.4.0-1]."""
+"""
+PUBRECs of one QoS 2 publish on one connection; repeats are for new ones [MQTT-4.4.0-1]. What has
+the packet id and another content is the work of two hands, and answered [MQTT-4.3.3-10].
+"""
 
 # What a publisher is told of a refusal [MQTT 5, table 3-4]; 3.x can be told nothing: it is
 # closed, so that it sends again, except where sending again would not help.
@@ -129,6 +132,9 @@ class Inbound:
         self._line = line
         self._repeats = dict.fromkeys(opened.owned.received, 0)
         # QoS 2 between PUBLISH and PUBREL: packet id → PUBRECs sent; -1: not stored yet
+        self._repeated = (0, 0)
+        """Packet id and hash of the last repeat."""
+
         self._posted: dict[int, int] = {}
         """Packet id → how many stores had been lost when it was posted."""
 
@@ -238,7 +244,7 @@ class Inbound:
         """
         packet_id = packet.packet_id
         if packet.qos == 2 and packet_id in self._repeats:
-            self._repeat(packet_id)
+            self._repeat(packet)
             return
         if self._checks_format and not is_as_it_says(packet.properties, packet.payload):
             if not packet.qos:
@@ -268,14 +274,17 @@ class Inbound:
         else:
             self._post([message], packet_id.to_bytes(2, "big") if packet.qos else b"")
 
-    def _repeat(self, packet_id: int) -> None:
+    def _repeat(self, packet: Publish) -> None:
         """The same packet id before PUBREL is the same publish, whatever is in it."""
+        packet_id = packet.packet_id
         repeats = self._repeats[packet_id]
         if repeats < 0:
             return  # its PUBREC follows the store's answer
-        if repeats >= REPEATS_MAX and self._connection.version != V31:
+        content = hash((packet.topic, packet.payload))
+        is_same, self._repeated = self._repeated == (packet_id, content), (packet_id, content)
+        if repeats >= REPEATS_MAX and is_same and self._connection.version != V31:
             raise protocol_error("a QoS 2 publish once more on the same connection")
-        self._repeats[packet_id] = repeats + 1
+        self._repeats[packet_id] = min(repeats + 1, REPEATS_MAX)
         self._answer(PUBREC, packet_id, Code.OK)
         self._line.answered()
 

@@ -188,7 +188,7 @@ def decode_properties(reader: FieldReader, packet_type: int) -> PacketProperties
         if identifier in seen and not _may_repeat(identifier, packet_type):
             raise protocol_error(f"property 0x{identifier:02X} stands twice")
         seen.add(identifier)
-        _check_range(identifier, packet_type, value)
+        _check_range(identifier, value)
     reader.end = outer_end
     return tuple(pairs)
 
@@ -217,11 +217,11 @@ def _decode_value(reader: FieldReader, form: Form) -> PropertyValue:
     return name, reader.string()
 
 
-def _check_range(identifier: int, packet_type: int, value: PropertyValue) -> None:
+def _check_range(identifier: int, value: PropertyValue) -> None:
     if FORMS[identifier] is Form.BYTE and value not in (0, 1):
         raise protocol_error(f"property 0x{identifier:02X} is neither 0 nor 1")
     if identifier in _NOT_ZERO and value == 0:
-        raise _fault(packet_type, f"property 0x{identifier:02X} is 0")
+        raise protocol_error(f"property 0x{identifier:02X} is 0")  # [MQTT 5, 3.8.2.1.2]
 
 
 def _fault(packet_type: int, text: str) -> PacketError:

@@ -6,6 +6,7 @@ from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.fields import encode_varint
 from protocols.mqtt.packets import (
     V5,
+    V311,
     Auth,
     Connect,
     Disconnect,
@@ -68,9 +69,11 @@ def test_mqtt_1_5_4_3_a_byte_order_mark_is_kept(version: int) -> None:
 
 @clauses(v5="1.5.5-1")
 def test_mqtt_1_5_5_1_variable_integers_are_minimal(version: int) -> None:
-    """A property length of two bytes for 0 is malformed; five length bytes are no packet."""
+    """A property length of two bytes for 0 is malformed; after five length bytes is no packet."""
     assert ends(version, packet(0x30, text("a"), b"\x80\x00"), MALFORMED)
-    assert ends(version, b"\x30\xff\xff\xff\xff\x7f", MALFORMED)
+    dialogue = Dialogue(version)
+    assert dialogue.say(b"\x30\xff\xff\xff\xff\x7f") == b""
+    assert dialogue.is_closed
     assert encode_varint(0) == b"\x00"
     assert [len(encode_varint(n)) for n in (127, 128, 16_383, 16_384, 2_097_151)] == [1, 2, 2, 3, 3]
 
@@ -182,13 +185,44 @@ def test_mqtt_3_1_2_1_another_protocol_name(version: int) -> None:
 
 @clauses(v5="3.1.2-2 4.13.2-1", v311="3.1.2-2 3.2.2-5")
 def test_mqtt_3_1_2_2_another_protocol_level(version: int) -> None:
-    """CONNACK in the old form, since nobody knows the new one: code 0x84 or 1, then the close."""
-    for level in (2, 6, 0x85):
+    """
+    CONNACK 0x84 in 5.0's form where nobody knows the level, as Mosquitto 2.1 tells it.
+
+    3.x's code 1 for the level of one version under the name of another; then the close.
+    """
+    unknown, misnamed = b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"
+    for name, level, answer in (
+        ("MQTT", 2, unknown),
+        ("MQTT", 6, unknown),
+        ("MQTT", 0x85, unknown),
+        ("MQIsdp", 2, unknown),
+        ("MQIsdp", 6, unknown),
+        ("MQTT", 3, misnamed),
+        ("MQIsdp", 4, misnamed),
+        ("MQIsdp", 5, misnamed),
+    ):
         dialogue = Dialogue(version, is_connected=False)
-        told = dialogue.say(connect(version, text("c"), level=level))
-        assert told[:3] == b"\x20\x02\x00"
-        assert told[3] in (1, 0x84)
+        assert dialogue.say(connect(version, text("c"), name=name, level=level)) == answer
         assert dialogue.is_closed
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_what_nobody_can_read_is_closed_alone(version: int) -> None:
+    """As other servers do, and clients are tested for: the head of a packet without its rest."""
+    for wire in (
+        connect(version, text("c"), flags=0x1E),  # a will of QoS 3
+        packet(0x10, text("MQTT"), bytes((version, 2))),
+    ):
+        dialogue = Dialogue(version, is_connected=False)
+        assert dialogue.say(wire) == b""
+        assert dialogue.is_closed
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_packet_type_0_is_no_packet_whatever_its_length(version: int) -> None:
+    """Told before the length is whole, and where it never will be."""
+    for wire in (b"\x00\x00", b"\x0a\xc0", b"\x00\xff\xff\xff\xff\x7f"):
+        assert ends(version, wire, Reason.PROTOCOL_ERROR)
 
 
 @clauses(v5="3.1.2-3", v311="3.1.2-3")

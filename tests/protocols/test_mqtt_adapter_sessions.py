@@ -275,13 +275,13 @@ async def test_what_was_released_at_a_gateway_that_died_is_new_at_the_next(
 
 
 async def test_a_repeat_of_qos_2_is_answered_but_not_for_ever(served: Served) -> None:
-    """The same id before PUBREL gets its PUBREC again, whatever is in it; not a third time."""
+    """The same id before PUBREL gets its PUBREC again, whatever is in it; not the same for ever."""
     _, address = served
     async with MqttClient(address, Connect(V5, "p")) as client:
-        for body in (b"1", b"2"):
+        for body in (b"1", b"2", b"1", b""):
             client.send(Publish("t", body, 2, packet_id=7))
             assert await client.receive() == Pubrec(7)
-        client.send(Publish("t", b"1", 2, packet_id=7))
+        client.send(Publish("t", b"", 2, packet_id=7))
         assert await client.receive() == Disconnect(0x82)
 
 

@@ -203,7 +203,7 @@ MALFORMED: list[tuple[str, int]] = [
     ("82 08 0001 00 0002 6123 00", 0x81),  # filter "a#"
     ("82 0f 0001 00 0009 2473686172652f6162 00", 0x82),  # "$share/ab"
     ("82 10 0001 00 000a 2473686172652f612f62 04", 0x82),  # no-local on a shared one
-    ("82 09 0001 02 0b00 0001 61 00", 0x81),  # subscription identifier 0
+    ("82 09 0001 02 0b00 0001 61 00", 0x82),  # subscription identifier 0
     ("82 0b 0001 04 0b010b02 0001 61 00", 0x82),  # two subscription identifiers
     ("80 07 0001 00 0001 61 00", 0x81),  # SUBSCRIBE with flags 0000
     ("a2 03 0001 00", 0x81),  # UNSUBSCRIBE without a filter
@@ -216,7 +216,7 @@ MALFORMED: list[tuple[str, int]] = [
     ("f0 02 05 00", 0x82),  # AUTH with an unknown reason
     ("40 04 0001 00 05", 0x81),  # properties longer than the packet
     ("10 0d 0004 4d515454 05 03 0000 00 0000", 0x81),  # reserved connect flag
-    ("10 0d 0004 4d515454 05 1a 0000 00 0000", 0x81),  # will QoS without a will
+    ("10 0d 0004 4d515454 05 0a 0000 00 0000", 0x81),  # will QoS without a will
     ("10 0e 0004 4d515454 05 02 0000 00 0001 1f", 0x85),  # control character in the client id
     ("82 09 0001 02 2300 0001 61 00", 0x81),  # a property that ends early, of another packet
     ("82 0a 0001 03 230001 0001 61 00", 0x81),  # a property of another packet in SUBSCRIBE

@@ -221,10 +221,10 @@ def test_a_refused_connect_drops_what_is_behind_it() -> None:
 
 @pytest.mark.parametrize(
     ("level", "answer"),
-    [(6, b"\x20\x02\x00\x01"), (2, b"\x20\x02\x00\x01"), (0x86, b"\x20\x02\x00\x01")],
+    [(6, b"\x20\x03\x00\x84\x00"), (3, b"\x20\x02\x00\x01"), (0x83, b"\x20\x02\x00\x01")],
 )
 def test_mqtt_3_1_2_2_unknown_level(level: int, answer: bytes) -> None:
-    """CONNACK 1 in the form that any version reads."""
+    """In 5.0's form what is not known at all; in 3.x's what is 3.1's under the later name."""
     connection = MqttConnection(LIMITS, now=0.0)
     wire = bytearray(wire_of(Connect(V311, "c"), version=V311))
     wire[8] = level
