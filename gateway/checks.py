@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.authenticators.settings import PasswordFileConfig
+from gateway.authenticators.settings import BUILT_IN, PasswordFileConfig, PluginConfig, is_plugin
 from gateway.config import ADMIN_PROTOCOL, GatewayConfig, ListenerConfig
 from gateway.mosquitto import read_acl_file, read_password_file
 from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
@@ -17,7 +17,9 @@ from protocols import unix_sockets
 from protocols.canonical import Identity
 from protocols.daemon.documents import Document, KeyPath
 from protocols.daemon.units import is_loopback
+from protocols.driver import split_bind
 from protocols.errors import ConfigError
+from protocols.suggestions import nearest
 
 if TYPE_CHECKING:
     from gateway.policy import Policy
@@ -31,6 +33,8 @@ def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
     found = [
         *_repeated_names(config),
         *_open_doors(config),
+        *_taken_addresses(config),
+        *_unknown_plugins(config),
         *_socket_files(config),
         *_bridge_targets(config),
         *_partial_mirrors(config),
@@ -51,9 +55,13 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
         *_odd_weights(config),
         *_denied_tests(config),
         *_nameless(config),
+        *_absent_files(config),
     ]
     return [f"warning: {document.problem(path, text)}" for path, text in found]
 
+
+ANY_HOST = ("0.0.0.0", "::", "")
+"""Binds that take every address of the machine."""
 
 Finding = tuple[KeyPath, str]
 
@@ -99,6 +107,38 @@ def _open_doors(config: GatewayConfig) -> Iterator[Finding]:
                 f"{listener.bind} is reachable from outside and there are no users: add "
                 "`users:` (see `tidegate user add`) or bind to 127.0.0.1",
             )
+
+
+def _taken_addresses(config: GatewayConfig) -> Iterator[Finding]:
+    """Of two doors at one address only one can open."""
+    taken: dict[int, list[tuple[str, str]]] = {}
+    for name, listener in config.listeners.items():
+        if not listener.enabled or unix_sockets.path_of(listener.bind):
+            continue
+        host, port = split_bind(listener.bind)
+        for other, other_host in taken.get(port, ()) if port else ():
+            if host == other_host or host in ANY_HOST or other_host in ANY_HOST:
+                yield ("listeners", name, "bind"), f"{listener.bind} is listener {other}'s"
+                break
+        taken.setdefault(port, []).append((name, host))
+
+
+def _unknown_plugins(config: GatewayConfig) -> Iterator[Finding]:
+    for index, entry in enumerate(config.authenticators):
+        name = entry if isinstance(entry, str) else entry.type
+        if isinstance(entry, str | PluginConfig) and not is_plugin(name):
+            text = f"no plug-in '{name}' is installed{nearest(name, BUILT_IN)}"
+            yield ("authenticators", index), text
+
+
+def _absent_files(config: GatewayConfig) -> Iterator[Finding]:
+    """May be there where the gateway runs; here the start would end."""
+    for name, listener in config.listeners.items():
+        if listener.enabled and listener.tls is not None:
+            for key in ("cert", "key", "client_ca", "crl"):
+                file = getattr(listener.tls, key)
+                if file is not None and not file.is_file():
+                    yield ("listeners", name, "tls", key), f"{file} is not there"
 
 
 def _socket_files(config: GatewayConfig) -> Iterator[Finding]:

@@ -35,16 +35,7 @@ from protocols.daemon.config import (
 )
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
-from protocols.daemon.units import (
-    Addresses,
-    Bind,
-    Bytes,
-    Count,
-    DurationMs,
-    Rate,
-    Texts,
-    as_list,
-)
+from protocols.daemon.units import Addresses, Bind, Bytes, Count, DurationMs, Rate, Texts, as_list
 from protocols.errors import ConfigError
 from protocols.subjects import is_valid_filter
 from protocols.suggestions import nearest
@@ -116,7 +107,7 @@ class BridgeConfig(ConfigModel):
     receive: tuple[ReceiveConfig, ...] = ()
     """What comes the other way: published here in the name of ``bridge/<name>``."""
 
-    inflight_max: int = Field(default=100, ge=1, le=10_000)
+    inflight_max: Count = Field(default=100, ge=1, le=10_000)
     """Messages on their way at once; the others wait at the stores."""
 
     keep_alive_s: int = Field(default=30, ge=5, le=65_000)
@@ -241,7 +232,7 @@ class ListenerConfig(ConfigModel):
 
     tenant: Annotated[str, AfterValidator(_tenant_source)] = ""
     """A fixed tenant, or where it comes from: ``from_cert_o``, ``from_cert_ou``, ``from_vhost``,
-    ``from_namespace``, ``from_header <name>``."""
+    ``from_namespace``, ``from_header <name>``. AMQP without it: ``from_vhost``."""
 
     advertise: str = ""
     """``host:port`` that route answers name; empty: the bound address."""
@@ -253,31 +244,23 @@ class ListenerConfig(ConfigModel):
     """WebSocket path."""
 
 
-class MqttConfig(ConfigModel):
-    """Settings of all MQTT listeners; a listener may carry the same keys."""
+class ProtocolSection(ConfigModel):
+    """Settings of all listeners of one protocol; the adapter checks them."""
 
     model_config = {**ConfigModel.model_config, "extra": "allow"}
+
+
+class MqttConfig(ProtocolSection):
+    """What is the same for all MQTT listeners, beside the settings of each."""
 
     mapping: Literal["levels", "flat"] = "levels"
     """``levels``: the first level is the topic if there is one of that name, else the topic
     ``mqtt``. ``flat``: the same with the whole topic name, ``/`` written as ``_``.
     Subscribers see no difference: they are matched by the topic name."""
 
-    auto_topics: int = Field(default=0, ge=0)
+    auto_topics: Count = Field(default=0, ge=0)
     """How many topics publishes may bring into being, over all gateways and for good (a row of the
     directory each); 0: none, all that has no topic goes to ``mqtt``."""
-
-    queue_qos0: bool = False
-    """Keep QoS 0 messages for offline sessions."""
-
-    server_keep_alive_s_max: int = Field(default=0, ge=0, le=65_535)
-    """Longest keep alive; clients that ask for more are told this one. 0: no bound."""
-
-
-class ProtocolSection(ConfigModel):
-    """Settings of all listeners of one protocol; the adapter checks them."""
-
-    model_config = {**ConfigModel.model_config, "extra": "allow"}
 
 
 class FlappingConfig(ConfigModel):
@@ -371,16 +354,16 @@ class GatewayConfig(ConfigModel):
     """Of all MQTT listeners."""
 
     amqp: ProtocolSection = ProtocolSection()
-    """Of all AMQP listeners; keys in protocols/amqp/README.md."""
+    """Of all AMQP listeners."""
 
     cloudevents: ProtocolSection = ProtocolSection()
-    """Of all CloudEvents listeners; keys in protocols/cloudevents/README.md."""
+    """Of all CloudEvents listeners."""
 
     grpc: ProtocolSection = ProtocolSection()
-    """Of all gRPC listeners; keys in protocols/grpc/README.md."""
+    """Of all gRPC listeners."""
 
     remoting: ProtocolSection = ProtocolSection()
-    """Of all remoting listeners; keys in protocols/remoting/README.md."""
+    """Of all remoting listeners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from typing import Final, Protocol, runtime_checkable
 from gateway import mosquitto
 from gateway.authenticators.scram import ScramUsers
 from gateway.authenticators.settings import (
+    ENTRY_POINT_GROUP,
     HttpAuthConfig,
     JwtConfig,
     PasswordFileConfig,
@@ -38,7 +39,6 @@ from protocols.pipeline import Authenticator, Credentials
 
 logger = logging.getLogger("tidegate.identity")
 
-ENTRY_POINT_GROUP: Final = "gateway.authenticators"
 HASHING_THREADS: Final = 2
 HASHING_WAITING_MAX: Final = 1000
 """Logins waiting for a hash; more are refused, so that a storm cannot grow without bound."""

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from gateway.config import DEFAULT_LISTENERS, GatewayConfig
+from gateway.config import DEFAULT_LISTENERS, GatewayConfig, ListenerConfig, ProtocolSection
+from gateway.plugins import settings_model
 from gateway.texts import describe, models_in
 
 INTRODUCTION = """\
@@ -45,7 +46,10 @@ def manual(models: dict[str, type[BaseModel]]) -> str:
     seen: set[type[BaseModel]] = set()
     for name, info in GatewayConfig.model_fields.items():
         for model in models_in(info.annotation):
-            lines += _section(name, model, seen)
+            if issubclass(model, ProtocolSection):
+                lines += _protocol(name, model, seen)
+            else:
+                lines += _section(name, model, seen)
     for name, model in models.items():
         lines += _section(name, model, seen)
     return "\n".join(lines).rstrip() + "\n"
@@ -69,10 +73,33 @@ def _section(name: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> I
             yield from _section(f"{name}.{field}", inner, seen)
 
 
-def _table(model: type[BaseModel]) -> Iterator[str]:
+def _protocol(name: str, block: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
+    """What the listeners of one protocol have beside the keys that all listeners have."""
+    model = settings_model(name)
+    assert model is not None
+    describe(model)
+    yield f"## `{name}`"
+    yield ""
+    of_all = ", ".join(f"`{key}`" for key in block.model_fields)
+    yield "Keys of its listeners, in this block for all of them or at one listener."
+    if of_all:
+        yield f"Only here: {of_all}."
+    yield ""
+    yield from _table(block, model, without=ListenerConfig)
+    yield ""
+    for field, info in model.model_fields.items():
+        if field not in ListenerConfig.model_fields:
+            for inner in models_in(info.annotation):
+                yield from _section(f"{name}.{field}", inner, seen)
+
+
+def _table(*models: type[BaseModel], without: type[BaseModel] = BaseModel) -> Iterator[str]:
     yield "| key | default | meaning |"
     yield "| --- | --- | --- |"
-    for name, info in model.model_fields.items():
+    fields = {name: info for model in models for name, info in model.model_fields.items()}
+    for name, info in fields.items():
+        if name in without.model_fields:
+            continue
         text = " ".join((info.description or "").split()).replace("``", "`").replace("|", "\\|")
         yield f"| `{info.alias or name}` | {_default(info)} | {text} |"
 
@@ -83,6 +110,8 @@ def _default(info: Any) -> str:
     value = info.default if info.default is not PydanticUndefined else info.default_factory()
     if isinstance(value, BaseModel) or value in (None, "", (), {}):
         return ""
+    if isinstance(value, tuple | frozenset):
+        return ", ".join(f"`{item}`" for item in sorted(value))
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from gateway.config import ADMIN_PROTOCOL, Loaded, default_listener
+from pydantic import BaseModel
+
+from gateway.config import ADMIN_PROTOCOL, GatewayConfig, Loaded, default_listener
 from protocols.adapter import ENTRY_POINT_GROUP, ProtocolAdapter
+from protocols.daemon.config import ConfigModel
 from protocols.daemon.documents import KeyPath
 from protocols.errors import ConfigError
 
@@ -19,9 +22,24 @@ _LISTENERS: Final = "listeners"
 def section_of(loaded: Loaded, name: str) -> dict[str, Any]:
     """What an adapter is built from: its protocol's block with the listener's keys on top."""
     listener = loaded.config.listeners[name]
-    shared = loaded.document.value.get(listener.protocol) or {}
+    together = keys_of_all(listener.protocol)
+    block = loaded.document.value.get(listener.protocol) or {}
+    shared = {key: value for key, value in block.items() if key not in together}
     own = (loaded.document.value.get(_LISTENERS) or {}).get(name) or {}
     return {**shared, **default_listener(name), **own}
+
+
+def keys_of_all(protocol: str) -> frozenset[str]:
+    """Keys in the block of *protocol* that are the gateway's: they cannot differ by listener."""
+    block = GatewayConfig.model_fields.get(protocol)
+    is_block = block is not None and isinstance(block.default, ConfigModel)
+    return frozenset(type(block.default).model_fields) if block and is_block else frozenset()
+
+
+def settings_model(protocol: str) -> type[BaseModel] | None:
+    """The model of a listener's keys, where the adapter names one. Raises ConfigError."""
+    model: type[BaseModel] | None = getattr(_load(protocol), "SETTINGS", None)
+    return model
 
 
 EXTRA: Final = "Extra inputs are not permitted"
@@ -46,6 +64,11 @@ def build_adapters(loaded: Loaded, *, skips_missing: bool = False) -> dict[str, 
         if listener.protocol == ADMIN_PROTOCOL:  # has no adapter that would say so
             extra = listener.model_extra or {}
             problems += [_with_position(loaded, name, f"{key}: {EXTRA}") for key in extra]
+            continue
+        if misplaced := keys_of_all(listener.protocol).intersection(listener.model_extra or ()):
+            text = f"is the same for all listeners: write it under `{listener.protocol}:`"
+            paths = [(_LISTENERS, name, key) for key in sorted(misplaced)]
+            problems += [loaded.document.problem(path, text, of_key=True) for path in paths]
             continue
         try:
             kind = _load(listener.protocol)

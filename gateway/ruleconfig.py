@@ -324,6 +324,12 @@ class RuleTestConfig(ConfigModel):
     expect: RuleExpectConfig
 
 
+def _password_hash(text: str) -> str:
+    if text and not text.startswith(("$argon2", "$6$", "$7$")):
+        raise ValueError("is no password hash: `tidegate user add NAME` prints the line to write")
+    return text
+
+
 def _verifiers(texts: Texts) -> Texts:
     methods = [Verifier.parse(text).method for text in texts]
     if len({*methods}) < len(methods):
@@ -335,7 +341,7 @@ class UserConfig(ConfigModel):
     """One entry of ``users:``."""
 
     name: str = Field(min_length=1, max_length=128)
-    password_hash: str = Field(default="", pattern=r"^($|\$argon2|\$[67]\$)")
+    password_hash: Annotated[str, AfterValidator(_password_hash)] = ""
     """From ``tidegate user add`` (argon2) or ``mosquitto_passwd``; empty: no password,
     certificate only."""
 

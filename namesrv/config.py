@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from protocols.daemon.config import ConfigModel
+from protocols.daemon.units import Count, DurationMs
 from protocols.driver import split_bind
 
 
@@ -18,11 +19,11 @@ class NamesrvConfig(ConfigModel):
     """Folder of its key-value table and of the names of its brokers; routes are kept in memory
     only."""
 
-    lease_ms: int = Field(default=120_000, ge=500, le=600_000)
+    lease_ms: DurationMs = Field(default=120_000, ge=500, le=600_000)
     """How long a broker that does not say is believed to be alive without a sign of life
     (Apache's default); stores of ours say three seconds."""
 
-    lost_ms_max: int = Field(default=1000, ge=0, le=60_000)
+    lost_ms_max: DurationMs = Field(default=1000, ge=0, le=60_000)
     """A broker whose connection was lost for so long leaves the routes."""
 
     order_topics: bool = False
@@ -32,10 +33,10 @@ class NamesrvConfig(ConfigModel):
     """Show a replica in the place of a master that is away, for brokers that registered so
     (Apache: supportActingMaster)."""
 
-    connections_max: int = Field(default=20_000, ge=1)
+    connections_max: Count = Field(default=20_000, ge=1)
     """Open connections; one more is closed at once."""
 
-    topics_max: int = Field(default=100_000, ge=1)
+    topics_max: Count = Field(default=100_000, ge=1)
     """Topics known at most; registrations of more are refused."""
 
     metrics_bind: str = ""

@@ -10,7 +10,12 @@ ENTRY_POINT_GROUP = "gateway.protocols"
 
 
 class ProtocolAdapter(Protocol):
-    """One listener of one protocol."""
+    """
+    One listener of one protocol.
+
+    The model of its keys, if it has one, may stand in the class as ``SETTINGS``: conf/README.md
+    shows those of the built-in protocols.
+    """
 
     @classmethod
     def from_config(cls, name: str, section: Mapping[str, Any]) -> Self:

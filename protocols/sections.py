@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.suggestions import nearest
+from protocols.wording import wrong
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -36,7 +37,7 @@ def checked(
 
 
 def _line(where: str, model: type[BaseModel], item: ErrorDetails) -> str:
-    place, text = item["loc"], item["msg"].removeprefix("Value error, ")
+    place, text = item["loc"], wrong(item)
     if item["type"] == "extra_forbidden":
         known = model.model_fields if len(place) == 1 else ()
         text = f"unknown key{nearest(str(place[-1]), known)}"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from protocols.daemon.config import ConfigModel
+from protocols.daemon.units import Bytes, Count, DurationMs
 from protocols.driver import split_bind
 from store.retention.room import RESERVE_SEGMENTS
 
@@ -26,53 +27,53 @@ Addresses = Annotated[tuple[str, ...], BeforeValidator(split_addresses)]
 class LimitsConfig(ConfigModel):
     """Every bound of the store, by name."""
 
-    message_bytes_max: int = Field(default=4 << 20, ge=1024, le=15 << 20)
+    message_bytes_max: Bytes = Field(default=4 << 20, ge=1024, le=15 << 20)
     """Largest message body; larger ones are answered MESSAGE_ILLEGAL (Apache's default)."""
 
-    pending_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
+    pending_bytes_max: Bytes = Field(default=64 << 20, ge=1 << 20)
     """Bytes accepted and not yet synced. Beyond it standard clients are told SYSTEM_BUSY and
     gateway connections are not read."""
 
-    pull_bytes_max: int = Field(default=256 << 10, ge=1024)
+    pull_bytes_max: Bytes = Field(default=256 << 10, ge=1024)
     """Bytes of one pull or pop answer (Apache: maxTransferBytesOnMessageInMemory)."""
 
-    pull_count_max: int = Field(default=1024, ge=1)
+    pull_count_max: Count = Field(default=1024, ge=1)
     """Messages of one pull answer, whatever the client asks for."""
 
-    waiting_max: int = Field(default=100_000, ge=1)
+    waiting_max: Count = Field(default=100_000, ge=1)
     """Long polls held at a time (Apache: maxPopPollingSize); more are answered at once."""
 
-    connections_max: int = Field(default=10_000, ge=1)
+    connections_max: Count = Field(default=10_000, ge=1)
     """Open connections; one more is closed at once."""
 
-    timers_max: int = Field(default=20_000_000, ge=0)
+    timers_max: Count = Field(default=20_000_000, ge=0)
     """Delayed messages that wait for their time; more are told SYSTEM_BUSY."""
 
-    half_messages_max: int = Field(default=200_000, ge=0)
+    half_messages_max: Count = Field(default=200_000, ge=0)
     """Half messages whose transaction is open; more are told SYSTEM_BUSY."""
 
-    retained_max: int = Field(default=1_000_000, ge=0)
+    retained_max: Count = Field(default=1_000_000, ge=0)
     """Addresses with a retained value; what is published to a further one is delivered and not
     retained (counted)."""
 
-    log_bytes_max: int = Field(default=64 << 30, ge=4 << 20)
+    log_bytes_max: Bytes = Field(default=64 << 30, ge=4 << 20)
     """Bytes the log may take on disk; the last two segments are a reserve for acks, grants and
     deletions (store page, rule 6)."""
 
-    disk_free_bytes_min: int = Field(default=256 << 20, ge=0)
+    disk_free_bytes_min: Bytes = Field(default=256 << 20, ge=0)
     """Free bytes of the file system below which sends are refused."""
 
 
 class TransactionsConfig(ConfigModel):
     """Half messages whose producer says nothing."""
 
-    timeout_ms: int = Field(default=6000, ge=100, le=3_600_000)
+    timeout_ms: DurationMs = Field(default=6000, ge=100, le=3_600_000)
     """When a producer is first asked how its transaction ended (Apache: transactionTimeOut)."""
 
-    interval_ms: int = Field(default=30_000, ge=100, le=3_600_000)
+    interval_ms: DurationMs = Field(default=30_000, ge=100, le=3_600_000)
     """How often it is asked again (Apache: transactionCheckInterval)."""
 
-    checks_max: int = Field(default=15, ge=1, le=1000)
+    checks_max: Count = Field(default=15, ge=1, le=1000)
     """After so many questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC (Apache:
     transactionCheckMax)."""
 
@@ -126,7 +127,7 @@ class StoreConfig(ConfigModel):
     data: Path = Path("data/store")
     """Folder of its log and snapshots."""
 
-    segment_bytes: int = Field(default=32 << 20, ge=1 << 20, le=1 << 30, multiple_of=4096)
+    segment_bytes: Bytes = Field(default=32 << 20, ge=1 << 20, le=1 << 30, multiple_of=4096)
     """Size of one log file. Small ones cost less: a file that is done leaves the page cache, and
     the next one finds its memory warm (32 MiB: 183k msg/s, 256 MiB: 157k)."""
 
@@ -156,19 +157,19 @@ class StoreConfig(ConfigModel):
     """Availability zone, told to the name servers (``prefer: same_zone``); empty: the ``zone`` at
     the top of the file."""
 
-    heartbeat_ms: int = Field(default=500, ge=100, le=30_000)
+    heartbeat_ms: DurationMs = Field(default=500, ge=100, le=30_000)
     """How often the name servers hear that it is alive; after five of these without a word it
     leaves the routes."""
 
-    silence_ms_max: int = Field(default=3000, ge=500, le=60_000)
+    silence_ms_max: DurationMs = Field(default=3000, ge=500, le=60_000)
     """A gateway that was silent for so long loses its presence: its streams' deliveries
     return (semantics: Lease and presence)."""
 
-    lost_ms_max: int = Field(default=1000, ge=0, le=60_000)
+    lost_ms_max: DurationMs = Field(default=1000, ge=0, le=60_000)
     """A gateway whose data connection was lost for so long loses its presence; with no connection
     left at the directory store its process has died, and its lease ends too."""
 
-    lease_ms: int = Field(default=3000, ge=500, le=60_000)
+    lease_ms: DurationMs = Field(default=3000, ge=500, le=60_000)
     """Term of a gateway's lease (directory store)."""
 
     recall: bool = True

@@ -1,5 +1,6 @@
 """Entries of ``authenticators:``; each names its type."""
 
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -9,6 +10,9 @@ from protocols.daemon.config import ConfigModel
 from protocols.daemon.units import Count, DurationMs, Texts
 
 BUILT_IN: Final = ("passwords", "jwt", "http")
+
+ENTRY_POINT_GROUP: Final = "gateway.authenticators"
+"""Others, by name."""
 
 
 class PasswordFileConfig(ConfigModel):
@@ -127,6 +131,11 @@ class PluginConfig(ConfigModel):
 
     settings: dict[str, Any] = {}
     """Handed to its ``from_config``; without that method it is made without arguments."""
+
+
+def is_plugin(name: str) -> bool:
+    """Whether an authenticator of this name is installed."""
+    return bool([*entry_points(group=ENTRY_POINT_GROUP, name=name)])
 
 
 def _kind(value: object) -> str:

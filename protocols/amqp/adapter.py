@@ -19,6 +19,8 @@ LEAVE_S_MAX: Final = 5.0
 class AmqpAdapter:
     """See ``protocols.adapter.ProtocolAdapter``."""
 
+    SETTINGS: Final = AmqpSettings
+
     def __init__(self, name: str, settings: AmqpSettings) -> None:
         self._name = name
         self._settings = settings

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from protocols.daemon.units import Bytes
 from protocols.doors import DoorSettings
 from protocols.sections import checked
 
@@ -30,7 +31,7 @@ class AmqpSettings(DoorSettings):
     heartbeat_s: int = Field(default=60, ge=0, le=65_535)
     """Heartbeat interval offered to clients, who may choose another; 0: none."""
 
-    message_bytes_max: int = Field(default=4_000_000, ge=1024, le=4_194_304)
+    message_bytes_max: Bytes = Field(default=4_000_000, ge=1024, le=4_194_304)
     """Largest body; a store keeps 4 MiB at most."""
 
     @property

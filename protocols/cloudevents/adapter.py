@@ -25,6 +25,8 @@ SINK_CONNECTIONS_MAX: Final = 256
 class CloudEventsAdapter:
     """One listener of protocol ``cloudevents``."""
 
+    SETTINGS: Final = CloudEventsConfig
+
     def __init__(self, name: str, config: CloudEventsConfig) -> None:
         self.name = name
         self.config = config

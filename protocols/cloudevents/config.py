@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from protocols.daemon.units import Bytes, Count
 from protocols.doors import DoorSettings
 from protocols.sections import checked
 
@@ -26,19 +27,19 @@ class CloudEventsConfig(DoorSettings):
     auto_create_topics: bool = True
     """A topic nobody made yet is made by the first event for it."""
 
-    auto_topics_max: int = Field(default=100, ge=0)
+    auto_topics_max: Count = Field(default=100, ge=0)
     """Topics one gateway makes this way, at most."""
 
-    body_bytes_max: int = Field(default=4 << 20, ge=1024)
+    body_bytes_max: Bytes = Field(default=4 << 20, ge=1024)
     """Largest event data, in bytes (RocketMQ: maxMessageSize, 4 MiB)."""
 
-    request_bytes_max: int = Field(default=16 << 20, ge=4096)
+    request_bytes_max: Bytes = Field(default=16 << 20, ge=4096)
     """Largest request body, in bytes: a batch is one request."""
 
-    batch_max: int = Field(default=1000, ge=1)
+    batch_max: Count = Field(default=1000, ge=1)
     """Events in one batch, at most."""
 
-    header_bytes_max: int = Field(default=32 << 10, ge=4096)
+    header_bytes_max: Bytes = Field(default=32 << 10, ge=4096)
     """Largest header field, in bytes (properties of a stored message: 32,767)."""
 
     handshake_s_max: float = Field(default=10.0, gt=0)
@@ -50,7 +51,7 @@ class CloudEventsConfig(DoorSettings):
     idle_s_max: float = Field(default=75.0, gt=0)
     """A connection without a request for so long is closed, in seconds."""
 
-    attempts_max: int = Field(default=17, ge=1, le=1000)
+    attempts_max: Count = Field(default=17, ge=1, le=1000)
     """Deliveries of one message to an HTTP pull group before it is a dead letter."""
 
     webhook_handshake: Literal["require", "off"] = "require"
@@ -62,16 +63,16 @@ class CloudEventsConfig(DoorSettings):
     webhook_hosts: tuple[str, ...] = ("*",)
     """Hosts (``*`` globs) that subscriptions may name as their sink."""
 
-    webhook_attempts_max: int = Field(default=10, ge=1, le=1000)
+    webhook_attempts_max: Count = Field(default=10, ge=1, le=1000)
     """Tries before an event goes to the subscription's dead-letter topic."""
 
     webhook_timeout_s: float = Field(default=10.0, gt=0, le=300)
     """How long a sink may take to answer, in seconds."""
 
-    webhook_parallel_max: int = Field(default=16, ge=1, le=1000)
+    webhook_parallel_max: Count = Field(default=16, ge=1, le=1000)
     """Events one subscription has under way at once."""
 
-    subscriptions_max: int = Field(default=10_000, ge=1)
+    subscriptions_max: Count = Field(default=10_000, ge=1)
     """Subscriptions of one tenant, at most."""
 
 

@@ -18,6 +18,7 @@ from protocols.daemon.documents import Document, KeyPath, load
 from protocols.daemon.settings import apply_settings
 from protocols.errors import ConfigError
 from protocols.suggestions import nearest
+from protocols.wording import wrong
 
 BLOCKS: Final = (
     "version",
@@ -159,7 +160,7 @@ def explain_errors(
 ) -> list[str]:
     """One line for each mistake, sorted by position."""
     found: list[tuple[tuple[str, int, int], str]] = []
-    for item in error.errors(include_url=False, include_input=False):
+    for item in error.errors(include_url=False):
         path = (*at, *_written_path(document, at, item["loc"]))
         of_key = item["type"] == "extra_forbidden"
         line = document.problem(path, _message(model, item), of_key=of_key)
@@ -202,12 +203,7 @@ def _message(model: type[BaseModel], item: ErrorDetails) -> str:
     kind, loc = item["type"], item["loc"]
     if kind == "extra_forbidden":
         return f"unknown key{nearest(str(loc[-1]), _known_keys(model, loc[:-1]))}"
-    if kind == "missing":
-        return "is missing"
-    text = item["msg"]
-    for prefix in ("Value error, ", "Assertion failed, ", "Input "):
-        text = text.removeprefix(prefix)
-    return text
+    return wrong(item)
 
 
 def _known_keys(model: type[BaseModel], loc: Sequence[int | str]) -> set[str]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import yaml
 
@@ -23,7 +23,16 @@ Key = str | int
 KeyPath = tuple[Key, ...]
 
 INCLUDE_DEPTH_MAX: Final = 8
-"""Files that include files: deeper is a mistake, usually a circle."""
+"""Files that include files: deeper is a mistake."""
+
+NODES_MAX: Final = 300_000
+"""Values of a file, each as often as an alias repeats it: nine lines of aliases of aliases would
+stand for more than there is memory. 50,000 users with their rights are fewer."""
+
+NESTING_MAX: Final = 50
+"""Maps and lists inside one another; the schema needs ten."""
+
+TOO_DEEP: Final = f"more than {NESTING_MAX} maps and lists inside one another"
 
 _LOADER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -149,7 +158,7 @@ def load(
         return document
     reader = _Reader(document, os.environ if environ is None else environ)
     document.source = str(path or "(text)")
-    reader.read(path or Path("(text)"), str(path or "(text)"), depth=0, text=text)
+    reader.read(path or Path("(text)"), str(path or "(text)"), text=text)
     if reader.problems:
         raise ConfigError(reader.problems)
     return document
@@ -160,7 +169,7 @@ def parse_value(text: str) -> Any:
     document = Document()
     reader = _Reader(document, os.environ)
     try:
-        node = yaml.compose(text, Loader=_LOADER)
+        node = _compose(text)
     except yaml.YAMLError as error:
         raise ValueError(f"'{text}' is no YAML value") from error
     value = None if node is None else reader.construct(node, (), "--set")
@@ -176,12 +185,14 @@ class _Reader:
         self.document = document
         self.problems: list[str] = []
         self._environ = environ
+        self._node_count = 0
+        self._reading: list[Path] = []
 
-    def read(self, path: Path, name: str, *, depth: int, text: str | None = None) -> None:
+    def read(self, path: Path, name: str, *, text: str | None = None) -> None:
         """Read one file into the document, then what it includes."""
         try:
             content = path.read_text(encoding="utf-8") if text is None else text
-            node = yaml.compose(content, Loader=_LOADER)
+            node = _compose(content)
         except OSError as error:
             self.problems.append(f"{name}: cannot be read: {error.strerror}")
             return
@@ -197,17 +208,26 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             self.problems.append(f"{name}:1:1 (top): a map of blocks is wanted")
             return
-        included = self._merge_top(node, name)
-        for item in included:
-            if depth >= INCLUDE_DEPTH_MAX:
-                self.problems.append(f"{name} include: more than {INCLUDE_DEPTH_MAX} files deep")
-                return
+        self._reading.append(path.resolve())
+        for item in self._merge_top(node, name):
             inner = path.parent / item
-            shown = str(inner) if Path(name).parent != Path() else item
-            self.read(inner, shown, depth=depth + 1)
+            if inner.resolve() in self._reading:
+                self.problems.append(f"{name} include: {item} includes itself")
+            elif len(self._reading) > INCLUDE_DEPTH_MAX:
+                self.problems.append(f"{name} include: more than {INCLUDE_DEPTH_MAX} files deep")
+            else:
+                self.read(inner, str(inner) if Path(name).parent != Path() else item)
+        self._reading.pop()
 
     def construct(self, node: yaml.Node, path: KeyPath, name: str) -> Any:
-        """Plain data for *node*; positions are noted under *path*."""
+        """
+        Plain data for *node*; positions are noted under *path*. Raises ConfigError beyond the
+        bounds of a file.
+        """
+        self._node_count += 1
+        if self._node_count > NODES_MAX or len(path) > NESTING_MAX:
+            bound = TOO_DEEP if len(path) > NESTING_MAX else f"more than {NODES_MAX} values"
+            raise ConfigError([f"{_position(name, node)} {show_path(path[:2])}: {bound}"])
         self.document.values_at[path] = _position(name, node)
         if isinstance(node, yaml.MappingNode):
             result: dict[str, Any] = {}
@@ -308,6 +328,24 @@ def resolve(text: str) -> Any:
     if _FLOAT.match(text):
         return float(text)
     return text
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """
+    The tree of *text*. What composes it in C takes the stack for each level and ends the process
+    when there is no more, so the levels are counted first. Raises yaml.YAMLError.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > NESTING_MAX:
+            mark = cast(yaml.Mark, event.start_mark)
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=mark)
+    node: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
+    return node
 
 
 def _position(name: str, node: yaml.Node) -> Position:

@@ -40,6 +40,8 @@ KEEPALIVE_TIMEOUT_MS: Final = 20_000
 class GrpcAdapter:
     """One listener of protocol ``grpc``."""
 
+    SETTINGS: Final = GrpcConfig
+
     def __init__(self, name: str, config: GrpcConfig) -> None:
         self.name = name
         self.config = config

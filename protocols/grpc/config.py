@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from protocols.daemon.units import Bytes, Count
 from protocols.sections import checked
 
 COMMON_KEYS: Final = frozenset(("protocol", "enabled", "websocket", "path"))
@@ -45,13 +46,13 @@ class GrpcConfig(BaseModel):
     auto_create_topics: bool = True
     """A topic nobody made yet is made when a client asks for its route."""
 
-    auto_topics_max: int = Field(default=100, ge=0)
+    auto_topics_max: Count = Field(default=100, ge=0)
     """Topics one gateway makes this way, at most."""
 
     new_groups: Literal["earliest", "end"] = "earliest"
     """Where a consumer group that the store does not know begins to read."""
 
-    attempts_max: int = Field(default=17, ge=1, le=1000)
+    attempts_max: Count = Field(default=17, ge=1, le=1000)
     """Deliveries of one message to a consumer group before it goes to ``%DLQ%<group>``
     (RocketMQ: retryMaxTimes 16, plus the first)."""
 
@@ -59,25 +60,25 @@ class GrpcConfig(BaseModel):
     """Consumer groups (``*`` globs) that get messages of one message group one after the other;
     groups of a topic whose ``message.type`` is FIFO always do."""
 
-    body_bytes_max: int = Field(default=4 << 20, ge=1024)
+    body_bytes_max: Bytes = Field(default=4 << 20, ge=1024)
     """Largest message body, in bytes (RocketMQ: maxMessageSize, 4 MiB)."""
 
     delay_s_max: int = Field(default=0, ge=0)
     """How far ahead a delivery time may be, in seconds (the Apache proxy: 86400); 0: any."""
 
-    request_bytes_max: int = Field(default=(4 << 20) * 32 + (2 << 20), ge=4096)
+    request_bytes_max: Bytes = Field(default=(4 << 20) * 32 + (2 << 20), ge=4096)
     """Largest request, in bytes (the Apache proxy's grpcMaxInboundMessageSize: 130 MiB)."""
 
     validate_message_type: bool = True
     """Refuse a FIFO, delayed or priority message on a topic made for another type."""
 
-    streams_max: int = Field(default=1000, ge=1)
+    streams_max: Count = Field(default=1000, ge=1)
     """Concurrent calls on one connection; more wait at the client."""
 
     handshake_s_max: float = Field(default=10.0, gt=0)
     """A connection that has not sent its HTTP/2 settings by then is closed, in seconds."""
 
-    renewals_max: int = Field(default=100_000, ge=1)
+    renewals_max: Count = Field(default=100_000, ge=1)
     """Deliveries whose invisible time the gateway renews for its push consumers, at most."""
 
 

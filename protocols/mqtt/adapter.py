@@ -18,6 +18,8 @@ LEAVE_S_MAX: Final = 5.0
 class MqttAdapter:
     """MQTT 3.1, 3.1.1 and 5.0 over TCP, TLS or WebSocket."""
 
+    SETTINGS: Final = MqttSettings
+
     def __init__(self, name: str, settings: MqttSettings) -> None:
         self._name = name
         self._settings = settings

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from protocols import unix_sockets
+from protocols.daemon.units import Bytes, Count
 from protocols.doors import DoorSettings
 from protocols.errors import ConfigError
 from protocols.groups import GroupSpec, ShareStrategy
@@ -58,8 +59,13 @@ class AutoSubscription(BaseModel):
     """Filter; ``{client_id}``, ``{identity}``, ``{tenant}`` stand for the client's."""
 
     qos: int = Field(default=1, ge=0, le=2)
+    """Highest QoS of what it brings."""
+
     no_local: bool = False
+    """Without what the client itself publishes."""
+
     retain_handling: int = Field(default=0, ge=0, le=2)
+    """Retained values: 0 at each connect, 1 with a new session, 2 never."""
 
 
 class MqttSettings(DoorSettings):
@@ -84,8 +90,6 @@ class MqttSettings(DoorSettings):
     origins: tuple[str, ...] = ()
     """Allowed ``Origin`` values of the WebSocket handshake; empty: any."""
 
-    mapping: Literal["levels", "flat"] = "levels"
-    auto_topics: int = Field(default=100, ge=0)
     queue_qos0: bool = False
     """Keep QoS 0 messages for sessions that are away."""
 
@@ -114,16 +118,18 @@ class MqttSettings(DoorSettings):
     """From the open socket to a whole CONNECT, and from there to the end of an enhanced
     authentication."""
 
-    connect_bytes_max: int = Field(default=256 * 1024, ge=256)
+    connect_bytes_max: Bytes = Field(default=256 * 1024, ge=256)
     """Largest CONNECT, will included."""
 
-    packet_bytes_max: int = Field(default=2_000_000, ge=20, le=268_435_460)
+    packet_bytes_max: Bytes = Field(default=2_000_000, ge=20, le=268_435_460)
     """Largest packet; 5.0 clients are told."""
 
     receive_max: int = Field(default=1024, ge=1, le=65_535)
     """Unanswered publishes of a client; 5.0 clients are told, others are not read for a while."""
 
     topic_alias_max: int = Field(default=10, ge=0, le=65_535)
+    """Topic aliases that a 5.0 client may use; it is told."""
+
     qos_max: int = Field(default=2, ge=0, le=2)
     """Highest QoS of publishes and wills; 5.0 clients are told (Maximum QoS). A higher one ends the
     connection (0x9B), subscriptions are granted this one."""
@@ -140,27 +146,27 @@ class MqttSettings(DoorSettings):
     """Take ``$share`` filters; 5.0 clients are told. Without it one ends a 5.0 connection (0x9E);
     3.x: 0x80."""
 
-    inflight_max: int = Field(default=1024, ge=1, le=65_535)
+    inflight_max: Count = Field(default=1024, ge=1, le=65_535)
     """Unacknowledged publishes to a client, if it does not set a lower bound itself."""
 
-    queue_max: int = Field(default=1000, ge=8, le=65_535)
+    queue_max: Count = Field(default=1000, ge=8, le=65_535)
     """Deliveries that a session may hold here; the others wait at the store."""
 
-    backlog_max: int = Field(default=0, ge=0)
+    backlog_max: Count = Field(default=0, ge=0)
     """Messages that wait for one kept session or one shared subscription, at each store, beside
     those that are out; QoS 0 counts. 0: no limit."""
 
     backlog_overflow: Literal["drop-head", "drop-new"] = "drop-head"
     """What goes when there are more: the oldest, or what comes."""
 
-    subscriptions_max: int = Field(default=10_000, ge=1)
+    subscriptions_max: Count = Field(default=10_000, ge=1)
     """Subscriptions of one session; more are refused with 0x97 (3.x: 0x80)."""
 
     topic_levels_max: int = Field(default=201, ge=1, le=201)
     """Levels of a topic name or filter, one more than separators; a deeper one is a protocol error
     (0x82; 3.x: close)."""
 
-    will_bytes_max: int = Field(default=2_000_000, ge=0)
+    will_bytes_max: Bytes = Field(default=2_000_000, ge=0)
     """Largest will payload; a CONNECT with a larger one is refused with 0x95."""
 
     retained_s_max: int = Field(default=0, ge=0)
@@ -175,7 +181,7 @@ class MqttSettings(DoorSettings):
     """Keep with a retained publish who sent it, and hand it to new subscribers only as long as
     that client may still publish there."""
 
-    opening_max: int = Field(default=500, ge=1)
+    opening_max: Count = Field(default=500, ge=1)
     """CONNECTs in work at once; others wait their turn."""
 
     opening_s_max: float = Field(default=5.0, gt=0)

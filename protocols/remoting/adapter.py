@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from protocols.doors import Factory, Listening, open_door
 from protocols.driver import split_bind
@@ -14,6 +14,8 @@ from protocols.remoting.settings import RemotingSettings, read_settings
 
 class RemotingAdapter:
     """RocketMQ 4.x and 5.x clients, for whom the gateway is name server and broker."""
+
+    SETTINGS: Final = RemotingSettings
 
     def __init__(self, name: str, settings: RemotingSettings) -> None:
         self._name = name

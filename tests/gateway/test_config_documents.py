@@ -1,11 +1,12 @@
 """Positions, interpolation, includes and settings of configuration files."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from pydantic import Field
 
-from protocols.daemon import config
+from protocols.daemon import config, documents
 from protocols.daemon.documents import Document, load
 from protocols.daemon.settings import apply_settings
 from protocols.errors import ConfigError
@@ -40,9 +41,9 @@ def test_every_mistake_is_reported_with_its_position() -> None:
     """Three mistakes in one file are three lines, each with line, column and key path."""
     text = "zone: 5\nparts:\n  a: {bind: 1:2, prt: 5}\n  b: {port: -1}\n"
     assert problems(text) == [
-        "gw.yaml:1:7 zone: should be a valid string",
+        "gw.yaml:1:7 zone: should be text: quote it",
         "gw.yaml:3:18 parts.a.prt: unknown key (did you mean 'port'?)",
-        "gw.yaml:4:13 parts.b.port: should be greater than or equal to 0",
+        "gw.yaml:4:13 parts.b.port: '-1' should be greater than or equal to 0",
     ]
 
 
@@ -125,9 +126,22 @@ def test_missing_and_circular_files(tmp_path: Path) -> None:
     main.write_text("include: [nothing.yaml]\n")
     with pytest.raises(ConfigError, match=r"nothing.yaml: cannot be read"):
         load(main)
-    main.write_text("include: [gateway.yaml]\n")
-    with pytest.raises(ConfigError, match="include"):
+    main.write_text("name: a\ninclude: [gateway.yaml]\n")
+    with pytest.raises(ConfigError) as caught:
         load(main)
+    assert caught.value.problems == [f"{main} include: gateway.yaml includes itself"]
+
+
+def test_a_file_stands_for_so_much_at_most() -> None:
+    """Aliases of aliases, or maps without end, are refused before they take time and memory."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    for last, name in pairwise("abcdefghi"):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{last}'] * 10)}]")
+    with pytest.raises(ConfigError, match=rf"more than {documents.NODES_MAX} values"):
+        read("\n".join(lines))
+    for depth in (documents.NESTING_MAX + 1, 100_000):
+        with pytest.raises(ConfigError, match="inside one another"):
+            read("a: " + "[" * depth + "]" * depth)
 
 
 def test_settings_override_the_file() -> None:
@@ -136,7 +150,9 @@ def test_settings_override_the_file() -> None:
     apply_settings(document, ["parts.a.port=-5", "parts.b-c.bind=1:0", "routes.0.name=y"])
     assert document.value["parts"] == {"a": {"port": -5}, "b-c": {"bind": "1:0"}}
     assert document.value["routes"] == [{"name": "y"}]
-    with pytest.raises(ConfigError, match=r"^--set parts.a.port parts.a.port: should be greater"):
+    with pytest.raises(
+        ConfigError, match=r"^--set parts.a.port parts.a.port: '-5' should be greater"
+    ):
         config.build(document, Whole, {"parts": document.value["parts"]})
 
 

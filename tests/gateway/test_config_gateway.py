@@ -139,6 +139,13 @@ def test_a_route_behind_a_denial_is_a_warning() -> None:
         ),
         ("mqtt: {xx: 1}", "gw.yaml:1:8 mqtt.xx: unknown key"),
         (
+            "listeners: {mqtt: {mapping: flat}}",
+            "gw.yaml:1:20 listeners.mqtt.mapping: is the same for all listeners: "
+            "write it under `mqtt:`",
+        ),
+        ("grpc: {streams_max: x}", "gw.yaml:1:21 grpc.streams_max: 'x' is no count such as 500,"),
+        ("amqp: {vhosts: 5}", "gw.yaml:1:16 amqp.vhosts: should be a list"),
+        (
             "clusters: {eu: {namesrv: a:1}, p: {type: mqtt, url: amqp://h}}",
             "gw.yaml:1:35 clusters.p: 'amqp://h' is no mqtt:// URL",
         ),
@@ -152,7 +159,50 @@ def test_a_key_in_the_wrong_place_is_named_once(text: str, problem: str) -> None
     """Also in the blocks of protocols, which their adapters check, and in that of the admin."""
     with pytest.raises(ConfigError) as caught:
         build_adapters(read(text, namesrv=() if "namesrv" in text else ("a:1",)))
-    assert caught.value.problems == [problem]
+    (found,) = caught.value.problems
+    assert found.startswith(problem)
+
+
+def test_sizes_and_counts_are_written_with_units() -> None:
+    """As everywhere in the file, also in what an adapter checks."""
+    text = "mqtt: {packet_bytes_max: 64KiB, mapping: flat}\namqp: {message_bytes_max: 1MiB}\n"
+    loaded = read(text, namesrv=("a:1",))
+    assert build_adapters(loaded)
+    assert loaded.config.mqtt.mapping == "flat"
+
+
+def test_a_password_is_not_repeated() -> None:
+    """What is wrong with a secret is said without it."""
+    (line,) = problems("users: [{name: a, password_hash: hunter2}]")
+    assert "tidegate user add" in line
+    assert "hunter2" not in line
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_two_listeners_at_one_address_are_a_mistake(host: str) -> None:
+    """Only one of them could open; the second is named. Port 0 is any."""
+    text = f"""\
+listeners:
+  amqp: {{ bind: "{host}:1883" }}
+  a: {{ protocol: mqtt, bind: "127.0.0.1:0" }}
+  b: {{ protocol: mqtt, bind: "127.0.0.1:0" }}
+users: [{{name: u}}]
+"""
+    assert problems(text) == [
+        f"gw.yaml:2:17 listeners.amqp.bind: {host}:1883 is listener mqtt's",
+    ]
+
+
+def test_what_is_not_installed_or_not_there_is_named() -> None:
+    """A plug-in that does not exist stops the start; certificates may lie on another machine."""
+    assert problems("authenticators: [{type: jtw}]") == [
+        "gw.yaml:1:18 authenticators[0]: no plug-in 'jtw' is installed (did you mean 'jwt'?)"
+    ]
+    loaded = read("listeners: {mqtt: {tls: {cert: /no/cert, key: /no/key}}}")
+    assert checks.warnings(loaded.config, loaded.document) == [
+        "warning: gw.yaml:1:32 listeners.mqtt.tls.cert: /no/cert is not there",
+        "warning: gw.yaml:1:47 listeners.mqtt.tls.key: /no/key is not there",
+    ]
 
 
 def test_warnings_say_what_is_hardly_meant() -> None:
