@@ -122,8 +122,9 @@ NOT_APPLICABLE = {
     "updateColdDataFlowCtrGroupConfig": "page cache of Apache's log",
     "removeColdDataFlowCtrGroupConfig": "page cache of Apache's log",
     "setCommitLogReadAheadMode": "page cache of Apache's log",
-    "updateNamesrvConfig": "three keys are taken until the next start ([namesrv](../namesrv/README.md)), others "
-    "refused (16): the name server's file is its configuration",
+    "updateNamesrvConfig": "three keys are taken until the next start "
+    "([namesrv](../namesrv/README.md)), others refused (16): the name server's file is its "
+    "configuration",
     "startMonitoring": "never ends; asks what the rows above ask",
     "clusterRT": "never ends; sends like checkMsgSendRT",
 }
