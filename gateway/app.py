@@ -377,7 +377,8 @@ class Gateway:
         if store is None:
             return []
         return [
-            (f"store_{name}", "Of the store.", value) for name, value in store.metrics().items()
+            (f"store_{name}", store.metric_texts[name], value)
+            for name, value in store.metrics().items()
         ]
 
     def _unready(self) -> list[str]:

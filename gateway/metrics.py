@@ -58,7 +58,7 @@ class Registry:
         self._counts[name] = (help_text, read)
 
     def collect_from(self, collect: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
-        """Take (name, help, value) gauges from *collect* at each scrape."""
+        """Take (name, help, value) from *collect* at each scrape; ``_total`` is a counter's."""
         self._collectors.append(collect)
 
     def value(self, name: str, **labels: str) -> float:
@@ -96,4 +96,5 @@ class Registry:
             yield gauge
         for collect in self._collectors:
             for name, help_text, value in collect():
-                yield GaugeMetricFamily(PREFIX + name, help_text, value=value)
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                yield kind(PREFIX + name, help_text, value=value)

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from protocols import clock
 from protocols.daemon.config import ClusterAuth
@@ -30,7 +30,7 @@ from store.handlers.streams import Streams
 from store.handlers.system_topics import system_topics
 from store.handlers.waits import Waits
 from store.log.spares import PrepareSegment, Upkeep
-from store.metrics import collect
+from store.metrics import TEXTS, collect
 from store.ownership import FolderLock
 from store.prefetching import Prefetcher
 from store.registration import Registration
@@ -69,6 +69,9 @@ class Store:
         disk: another disk than the folder ``config.data`` (tests of faults).
         is_alone: the process has nothing else to do, so that small syncs may block its loop.
     """
+
+    metric_texts: Final = TEXTS
+    """What the names of ``metrics`` mean."""
 
     def __init__(
         self,
@@ -227,7 +230,12 @@ class Store:
     def metrics(self) -> Mapping[str, float]:
         """Name → value, for ``tidegate_store_<name>``."""
         assert self._server is not None, "not started"
-        return collect(self._server.context.engine, self._server.counters)
+        context = self._server.context
+        return {
+            **collect(context.engine, self._server.counters),
+            "connections": self._server.connection_count,
+            "waiting_polls": len(context.waits),
+        }
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 

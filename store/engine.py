@@ -89,24 +89,24 @@ class Engine:
         self._burial = Burial(self._core, self._parts.topics, self._handover)
         self._deliveries = Deliveries(self._core, self._parts.groups, self._burial.bury)
         self._attempts = Attempts(self._deliveries)
-        self._room = Room(self._core)
-        self.held = Holding(self._core, self._parts, self._room)
+        self.room = Room(self._core)
+        self.held = Holding(self._core, self._parts, self.room)
         self._keeper = Keeper(
-            self._core, self._parts.groups, self._deliveries, self._room, self._handover
+            self._core, self._parts.groups, self._deliveries, self.room, self._handover
         )
-        self._plain = PlainSender(self._core, self._parts.topics, self._room)
+        self._plain = PlainSender(self._core, self._parts.topics, self.room)
         noting = Noting(self._core, self._parts, self.held)
         self._standard = StandardSender(
-            self._core, self._parts.topics, self._room, self.held, noting
+            self._core, self._parts.topics, self.room, self.held, noting
         )
         self._sender = Sender(
-            self._core, self._parts, self._room, self._keeper, self._handover, self.held, noting
+            self._core, self._parts, self.room, self._keeper, self._handover, self.held, noting
         )
         self._late = LateEntries(
             self._core, self._parts.groups, self._deliveries, self._keeper, self._handover
         )
         self._reader = Reader(self._core, self._parts)
-        self._life = Lifecycle(self._core, self._parts, self._deliveries, self._room, self.held)
+        self._life = Lifecycle(self._core, self._parts, self._deliveries, self.room, self.held)
         self.background = Background(self._core, self._life)
         self.catalog = Catalog(self._core, self._parts, self._deliveries)
         self.light_queues = LightQueues(self._core, self._parts, self._deliveries, self._keeper)
@@ -217,7 +217,7 @@ class Engine:
     @property
     def is_full(self) -> bool:
         """Sends are refused (acks, grants and deletions still go)."""
-        return not self._room.has_room_for(0)
+        return not self.room.has_room_for(0)
 
     # ── reads by offset ─────────────────────────────────────────────────────────────────
 

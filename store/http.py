@@ -9,6 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from protocols.daemon.pages import HttpPages, Page, Query
+from store.metrics import TEXTS
 
 PREFIX: Final = "tidegate_store_"
 COUNTER_ENDING: Final = "_total"
@@ -25,9 +26,8 @@ class _Values(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for name, value in self._read().items():
-            text = name.removesuffix(COUNTER_ENDING).replace("_", " ").capitalize() + "."
             kind = CounterMetricFamily if name.endswith(COUNTER_ENDING) else GaugeMetricFamily
-            yield kind(PREFIX + name, text, value=value)
+            yield kind(PREFIX + name, TEXTS[name], value=value)
 
 
 def http_pages(

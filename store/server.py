@@ -411,6 +411,10 @@ class StoreServer:
                 self.context.engine.gateways.lose(*presence.key, now)
         self.context.streams.expire(now)
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
     def _is_connected(self, gateway: str) -> bool:
         """One that is cut off shows as silence; one without a single socket has died."""
         known = [connection.gateway for connection in self._connections.values()]

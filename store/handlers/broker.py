@@ -53,7 +53,7 @@ def runtime_info(
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "0",
         "pageCacheLockTimeMills": "0",
-        "commitLogDiskRatio": f"{engine.end / context.config.limits.log_bytes_max:.4f}",
+        "commitLogDiskRatio": f"{engine.room.log_bytes / context.config.limits.log_bytes_max:.4f}",
         "commitLogMinOffset": "0",
         "commitLogMaxOffset": str(engine.end),
         "consumeQueueDiskRatio": "0.0",

@@ -21,7 +21,9 @@ class Room:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._free_bytes = 1 << 62
+        self.free_bytes = 1 << 62
+        """Of the file system, at the last look."""
+
         self._refused_bytes = 0
         """The most that was refused and would not fit at the last look either."""
 
@@ -34,6 +36,11 @@ class Room:
         self.leaving: dict[Segment, int] = {}
         """Segments that remnants replaced → log position that both snapshots must have passed
         before the file may go."""
+
+    @property
+    def log_bytes(self) -> int:
+        """What the segments take."""
+        return self._core.log.segments.byte_count
 
     @property
     def usable_bytes(self) -> int:
@@ -55,24 +62,24 @@ class Room:
     @property
     def is_disk_short(self) -> bool:
         """Others need what is left of it: no file stays for later."""
-        return self._free_bytes < self._core.config.disk_free_bytes_min
+        return self.free_bytes < self._core.config.disk_free_bytes_min
 
     def _fits(self, size: int) -> bool:
         if self.is_disk_short:
             return False
-        return self._core.log.segments.byte_count + size <= self.usable_bytes
+        return self.log_bytes + size <= self.usable_bytes
 
     def has_room_to_move(self, size: int) -> bool:
         """Relocation may use the reserve, all but one segment of it."""
         config = self._core.config
-        if self._free_bytes < config.disk_free_bytes_min // 2:
+        if self.free_bytes < config.disk_free_bytes_min // 2:
             return False
         limit = config.log_bytes_max - config.segment_bytes
-        return self._core.log.segments.byte_count + size <= limit
+        return self.log_bytes + size <= limit
 
     def look(self) -> None:
         """Ask the disk how much is free."""
-        self._free_bytes = self._core.disk.free_bytes()
+        self.free_bytes = self._core.disk.free_bytes()
         if self._fits(self._refused_bytes):
             self._refused_bytes = 0
 
@@ -86,8 +93,8 @@ class Room:
         """Even when all that is leaving is gone."""
         spare = max(self._spare_bytes, self._refused_bytes)
         freed = self.leaving_bytes
-        is_disk_full = self._free_bytes + freed < self._core.config.disk_free_bytes_min
-        used = self._core.log.segments.byte_count - freed
+        is_disk_full = self.free_bytes + freed < self._core.config.disk_free_bytes_min
+        used = self.log_bytes - freed
         return is_disk_full or used + spare > self.usable_bytes
 
     @property

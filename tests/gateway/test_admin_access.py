@@ -92,13 +92,16 @@ def test_counters_and_gauges_are_exposed() -> None:
     registry.counter("sent", "Sent.", listener="a").inc(2)
     registry.gauge("open", "Open.", lambda: 7, listener="a")
     registry.count_from("in", "In.", lambda: 3)
-    registry.collect_from(lambda: [("store_end", "End.", 9.0)])
+    registry.collect_from(lambda: [("store_end", "End.", 9.0), ("store_end_total", "All.", 9.0)])
     page = registry.expose()[0].decode()
     for line in (
         'tidegate_sent_total{listener="a"} 2.0',
         'tidegate_open{listener="a"} 7.0',
         "tidegate_in_total 3.0",
+        "# TYPE tidegate_store_end gauge",
         "tidegate_store_end 9.0",
+        "# TYPE tidegate_store_end_total counter",
+        "tidegate_store_end_total 9.0",
     ):
         assert line in page.splitlines()
     for number in range(CHILDREN_MAX + 10):
