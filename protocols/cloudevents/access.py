@@ -12,6 +12,7 @@ from protocols.cloudevents.guard import Doors
 from protocols.cloudevents.problems import Problem
 from protocols.errors import Code, Refused
 from protocols.pipeline import Credentials, Services, TopicInfo
+from protocols.tasks import LongPolls
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -34,6 +35,15 @@ class Access:
         self._config = config
         self._services = services
         self._created: set[str] = set()
+
+    def polls_of(self, request: "web.Request") -> LongPolls:
+        """What waits on the request's connection, and ends with it."""
+        door = self._doors.get(request.transport) if request.transport else None
+        if door is None:
+            raise ConnectionResetError("the client has gone")
+        if door.polls is None:
+            door.polls = LongPolls()
+        return door.polls
 
     async def call_of(self, request: "web.Request") -> Call:
         """

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from protocols.canonical import Call
 from protocols.proxying import proxied
+from protocols.tasks import LongPolls
 
 QUIET_ERRORS: Final = ("BadHttpMessage", "BadStatusLine", "LineTooLong", "InvalidHeader")
 
@@ -39,6 +40,9 @@ class Door:
 
     is_leaving: bool = False
     """Its next answer is its last."""
+
+    polls: LongPolls | None = None
+    """Receives that wait; what they would take when nobody listens would be hidden for nobody."""
 
     def leave(self) -> None:
         """The gateway drains: close when what was asked is answered."""
@@ -103,6 +107,8 @@ class Guard(asyncio.Protocol):
             door = self._doors.pop(self._transport, None)
             if door is not None and door.left is not None:
                 door.left()
+            if door is not None and door.polls is not None:
+                door.polls.close()
         self._inner.connection_lost(exc)
 
 

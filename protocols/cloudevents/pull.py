@@ -61,7 +61,8 @@ class Pull:
         self._access.require(call, CONSUME, topic, group=group)
         asked = await self._asked(request)
         if request.match_info["verb"] == "receive":
-            answer = await self._receive(call, topic, group, asked)
+            polls = self._access.polls_of(request)
+            answer = await self._receive(call, topic, group, asked, polls)
         else:
             answer = await self._settle(call, request.match_info["verb"], topic, group, asked)
         return web.Response(body=answer, content_type="application/json")
@@ -77,7 +78,9 @@ class Pull:
 
     # ── receive ─────────────────────────────────────────────────────────────────────────
 
-    async def _receive(self, call: Call, topic: str, group: str, asked: dict[str, Any]) -> bytes:
+    async def _receive(
+        self, call: Call, topic: str, group: str, asked: dict[str, Any], polls: LongPolls
+    ) -> bytes:
         count = whole_number(asked, "maxEvents", 1, 1, EVENTS_MAX)
         wait_s = whole_number(asked, "maxWaitTime", WAIT_S, 0, WAIT_S_MAX)
         lock_s = whole_number(asked, "lockDuration", LOCK_S, 1, LOCK_S_MAX)
@@ -88,7 +91,7 @@ class Pull:
             invisible_ms=lock_s * 1000,
             wait_ms=wait_s * 1000,
         )
-        deliveries = await self._polls.wait(self._services.pipeline.pop(call, pop))
+        deliveries = await self._polls.wait(polls.wait(self._services.pipeline.pop(call, pop)))
         return b'{"value":[' + b",".join([_item(delivery) for delivery in deliveries]) + b"]}"
 
     async def _spec(self, call: Call, group: str, info: TopicInfo, topic: str) -> GroupSpec:

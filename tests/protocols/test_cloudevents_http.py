@@ -12,8 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from protocols.canonical import Call, Delivery
 from protocols.cloudevents.adapter import CloudEventsAdapter
 from protocols.errors import ConfigError
+from protocols.groups import PopRequest
 from tests.support.cloudevents_front import EVENT, Listener, post, until
 from tests.support.fake_services import FakeServices
 from tests.support.patience import PATIENCE_S
@@ -278,3 +280,37 @@ async def test_closing_answers_long_polls(
         await until(lambda: "rmq/g/up" in services.broker.groups)
     async with asyncio.timeout(PATIENCE_S):
         assert await answer == (200, {"value": []})
+
+
+async def test_a_receive_whose_client_has_gone_takes_nothing(
+    services: FakeServices,
+    listener: Listener,
+    client: aiohttp.ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What came then was hidden for nobody, and its first delivery said that it was the second."""
+    services.broker.topics.add("up")
+    url = f"{listener.url}/topics/up/subscriptions/g:receive"
+    pop = services.pipeline.pop
+    asked: list[int] = []
+    called_off: list[int] = []
+
+    async def noted(call: Call, request: PopRequest) -> list[Delivery]:
+        asked.append(request.wait_ms)
+        try:
+            return await pop(call, request)
+        except asyncio.CancelledError:
+            called_off.append(request.wait_ms)
+            raise
+
+    monkeypatch.setattr(services.pipeline, "pop", noted)
+    async with aiohttp.ClientSession() as other:
+        await post(other, url, {"maxWaitTime": 0})
+        waiting = asyncio.ensure_future(post(other, url, {"maxWaitTime": 60}))
+        await until(lambda: asked == [0, 60_000])
+        waiting.cancel()
+    await until(lambda: called_off == [60_000])
+    async with client.post(f"{listener.url}/topics/up", data=b"x", headers=EVENT) as answer:
+        assert answer.status == 202
+    _, found = await post(client, url, {"maxWaitTime": 5})
+    assert [one["brokerProperties"]["deliveryCount"] for one in found["value"]] == [1]
