@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols import clock, proxying, unix_sockets
 from protocols.daemon.units import Rate, Texts
-from protocols.driver import Driver, listen, split_bind
+from protocols.driver import ACCEPTS_AT_ONCE, BACKLOG, Driver, listen, split_bind
 from protocols.errors import PeerError
 from protocols.observing import Meter, Metrics
 from protocols.tasks import Tasks
@@ -32,7 +32,6 @@ CHECK_S: Final = 1.0
 HANDSHAKES_MAX: Final = 2000
 """Connections between accept and the end of their handshake; others wait in the kernel."""
 
-ACCEPTS_AT_ONCE: Final = 64
 NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NO_RESOURCES_S: Final = 1.0
 """How long to wait when the process has no descriptors left."""
@@ -60,7 +59,7 @@ class DoorSettings(BaseModel):
     """Addresses or CIDR ranges of the load balancers; others are closed. Empty: any."""
 
     accept_rate: Rate | None = Field(default=None, gt=0)
-    """New connections, such as ``500/s``; more wait in the kernel's queue (at most 1024)."""
+    """New connections, such as ``500/s``; more wait in the kernel's queue (at most 4096)."""
 
 
 Factory = Callable[[], asyncio.Protocol]
@@ -124,7 +123,7 @@ class Door:
 
     async def open(self, bind: str) -> None:
         if path := unix_sockets.path_of(bind):
-            self.sockets.append(unix_sockets.listening(path))
+            self.sockets.append(unix_sockets.listening(path, BACKLOG))
         else:
             await self._open_addresses(bind)
         for one in self.sockets:
@@ -142,7 +141,7 @@ class Door:
             for family, _, _, _, address in dict.fromkeys(found):
                 self.sockets.append(
                     socket.create_server(
-                        (str(address[0]), int(address[1])), family=family, backlog=1024
+                        (str(address[0]), int(address[1])), family=family, backlog=BACKLOG
                     )
                 )
         except OSError:

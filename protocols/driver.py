@@ -8,6 +8,8 @@ connection, reading paused while the peer does not read or the pipeline is conge
 
 import asyncio
 import logging
+import os
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
@@ -23,6 +25,16 @@ E = TypeVar("E")
 
 WRITE_BYTES_HIGH = 1 << 20
 """Bytes a peer may leave unread before we stop reading from it (reliability rule: 1 MiB)."""
+
+BACKLOG: Final = 4096
+"""
+Connections that the kernel keeps until they are accepted; it keeps no more than
+``net.core.somaxconn``, which is 4096 since Linux 5.4. One that finds no place is not refused: its
+client tries again after 1, 3, 7 and 15 s, and may find none again.
+"""
+
+ACCEPTS_AT_ONCE: Final = 64
+"""Others get a turn in between."""
 
 WRITE_STALL_S_MAX = 60.0
 """A peer that reads nothing for so long is cut off."""
@@ -448,21 +460,24 @@ async def listen(
     *,
     tls: ssl.SSLContext | None = None,
     tls_handshake_s_max: float = 5.0,
-    backlog: int = 1024,
     reuse_port: bool = False,
 ) -> asyncio.Server:
     """Open a listener, on a socket file without TLS; the port: ``sockets[0].getsockname()[1]``."""
     if path := unix_sockets.path_of(bind):
         return await asyncio.get_running_loop().create_unix_server(
-            factory, sock=unix_sockets.listening(path, backlog)
+            factory, sock=unix_sockets.listening(path, BACKLOG)
         )
     host, port = split_bind(bind)
-    return await asyncio.get_running_loop().create_server(
+    server = await asyncio.get_running_loop().create_server(
         factory,
         host,
         port,
         ssl=tls,
         ssl_handshake_timeout=tls_handshake_s_max if tls else None,
-        backlog=backlog,
+        backlog=ACCEPTS_AT_ONCE,  # asyncio takes the one number for both
         reuse_port=reuse_port or None,
     )
+    for one in server.sockets:
+        with socket.socket(fileno=os.dup(one.fileno())) as same:
+            same.listen(BACKLOG)
+    return server

@@ -26,7 +26,7 @@ def path_of(bind: str) -> str:
     return path
 
 
-def listening(path: str, backlog: int = 1024) -> socket.socket:
+def listening(path: str, backlog: int) -> socket.socket:
     """
     A socket that listens at *path*; who may write to the file (umask) may connect.
 

@@ -1,7 +1,9 @@
 """Listeners with TLS, a load balancer in front, a bounded rate: real sockets, real handshakes."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +13,8 @@ from cryptography import x509
 from pydantic import ValidationError
 
 from protocols.canonical import Identity
-from protocols.doors import Door, DoorSettings
+from protocols.doors import Door, DoorSettings, open_door
+from protocols.driver import BACKLOG
 from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.packets import V5, Connect
@@ -251,3 +254,21 @@ async def test_connections_above_the_rate_wait_in_the_kernel() -> None:
 def test_a_revocation_list_wants_its_authority() -> None:
     with pytest.raises(ValidationError, match="wants client_ca"):
         TlsSettings.model_validate({"cert": "a", "key": "b", "crl": "c"})
+
+
+SOMAXCONN = int(Path("/proc/sys/net/core/somaxconn").read_text())
+BACKLOG_AT = 28
+"""``tcpi_sacked`` of struct tcp_info: of a listener the most connections that wait."""
+
+
+@pytest.mark.parametrize("settings", [DoorSettings(), DoorSettings(accept_rate=1000)])
+async def test_many_connections_may_wait_to_be_accepted(settings: DoorSettings) -> None:
+    """With 1,024 places a client among 1,500 strangers was made to try again for 14 s."""
+    door = await open_door(
+        asyncio.Protocol, "127.0.0.1:0", settings, name="mqtt", metrics=FakeServices().metrics
+    )
+    for one in door.sockets:
+        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        assert struct.unpack_from("=I", info, BACKLOG_AT) == (min(BACKLOG, SOMAXCONN),)
+    door.close()
+    await door.wait_closed()

@@ -11,11 +11,11 @@ from protocols import unix_sockets
 def test_a_file_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     """Nobody answers there any more; one that is answered is somebody's."""
     path = str(tmp_path / "mqtt.sock")
-    unix_sockets.listening(path).close()  # as a kill does it: the file stays
-    with unix_sockets.listening(path) as living, socket.socket(socket.AF_UNIX) as client:
+    unix_sockets.listening(path, 1).close()  # as a kill does it: the file stays
+    with unix_sockets.listening(path, 1) as living, socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
         with pytest.raises(OSError, match=r"mqtt\.sock"):
-            unix_sockets.listening(path)
+            unix_sockets.listening(path, 1)
         assert living.fileno() >= 0
     unix_sockets.remove(path)
     unix_sockets.remove(path)
@@ -27,7 +27,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("mine")
     with pytest.raises(OSError, match="notes"):
-        unix_sockets.listening(str(path))
+        unix_sockets.listening(str(path), 1)
     assert path.read_text() == "mine"
 
 
