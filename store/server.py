@@ -34,8 +34,7 @@ from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
 from store.handlers.held import send_checks
-from store.handlers.plain import answer_plain, open_batches
-from store.handlers.send import send_looked_at
+from store.handlers.plain import answer_plain, runs_of
 from store.handlers.table import HANDLERS
 from store.log.ahead import Prefetch
 from store.metrics import ServerCounters
@@ -54,6 +53,10 @@ QUIET: Final = frozenset(
 SEND: Final = int(PrivateCode.SEND)
 SENDS_PER_TURN: Final = 8
 """Frames run before the loop looks at its sockets again: at most some 10 ms of work."""
+
+GATHER_BYTES: Final = 1 << 20
+"""Sends of standard codes gather up to here while a commit is under way: a block costs as much as
+hundreds of messages, and theirs could not be written before."""
 
 SLOW_RETRY_S: Final = 0.01
 """When a stream's peer was slow: look again."""
@@ -84,9 +87,8 @@ class StoreServer:
         self.counters = ServerCounters()
         context.engine.use_credit(context.streams.free_credit)
         context.backlog.is_pressing = self._is_storing
-        context.appends.open_batches = open_batches
+        context.appends.runs_of = runs_of
         context.appends.give_plain = partial(answer_plain, context)
-        context.appends.look = partial(self._handle_by, send_looked_at)
         self.read_ahead: Callable[[], None] = lambda: None
         """Called when parts of the log should be read in the background."""
 
@@ -125,6 +127,7 @@ class StoreServer:
 
     def stop(self) -> None:
         """No more ticks."""
+        self.context.appends.flush(clock.read())
         self._is_stopped = True
         self.context.waits.close()
         self.context.searches.close()
@@ -242,7 +245,9 @@ class StoreServer:
             return
         self._run_frames()
         now = clock.read()
-        self.context.appends.flush(now)
+        appends = self.context.appends
+        if appends.byte_count >= GATHER_BYTES or not self._is_committing():
+            appends.flush(now)
         if self.counters.is_healthy:
             try:
                 self._let_time_pass(now)
@@ -364,7 +369,9 @@ class StoreServer:
         self._may_read |= not self._is_read_beside
         self._is_read_beside = False
         self._committed_at = clock.monotonic()
-        if self._sends or self.context.engine.has_woken or self.context.backlog:
+        context = self.context
+        has_more = self._sends or context.engine.has_woken or context.backlog
+        if has_more or context.appends.byte_count:
             if not self._is_in_frames:
                 self.tick_soon()
         elif self._is_in_frames:
@@ -397,6 +404,7 @@ class StoreServer:
         """The disk failed: nothing that is not durable is ever acknowledged."""
         self.counters.is_healthy = False
         self.context.engine.fail(error)
+        self.tick_soon()  # sends that wait for the commit
         for connection in self._paused:
             connection.peer.resume()
         self._paused.clear()

@@ -9,10 +9,14 @@ from protocols.errors import PeerError
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.frame import (
     FRAME_BYTES_MAX,
+    SEND_BATCH,
+    VIEW_BYTES_MIN,
     command_in_place,
     encode_pieces,
     size_in_place,
+    size_of_frame,
     take_commands,
+    take_in_place,
 )
 
 HANDSHAKE_S_MAX: Final = 10.0
@@ -25,6 +29,9 @@ IDLE_S_MAX: Final = 120.0
 GROWTH_MAX: Final = 4
 """Memory for a large frame is made when a fourth of it has come, or frames nearly as large came
 before: a head alone buys nothing."""
+
+BATCHES_BYTES: Final = 256 << 10
+"""Read at once from a client that sends batches, and not copied before they are records."""
 
 START_BYTES: Final = 64
 """Read first where large frames are expected: enough to know how large."""
@@ -58,8 +65,14 @@ class RemotingConnection:
         self._frame: memoryview | None = None
         """Memory of a large frame that is read in place."""
 
+        self._batches: memoryview | None = None
+        """Memory for client batches, and what else comes with them."""
+
         self._filled = 0
-        """Bytes of it that are there."""
+        """Bytes of either that are there."""
+
+        self._has_batches = False
+        """The last of what came was a batch: more are to be expected."""
 
         self._start = bytearray(START_BYTES)
         self._expected_bytes = 0
@@ -81,7 +94,7 @@ class RemotingConnection:
 
         What is read there is told by ``filled``, before anything else is received.
         """
-        frame = self._frame or self._begin_frame()
+        frame = self._frame or self._batches or self._begin_frame() or self._begin_batches()
         if frame is not None:
             return frame[self._filled :]
         return memoryview(self._start) if self._expected_bytes and not self._incoming else None
@@ -89,13 +102,15 @@ class RemotingConnection:
     def filled(self, count: int, *, now: float) -> Sequence[Event]:
         """*count* bytes were read into the buffer that was wanted: what they complete."""
         frame = self._frame
+        if self._batches is not None:
+            return self._batches_filled(self._batches, count, now)
         if frame is None:
             return self.receive_data(memoryview(self._start)[:count], now=now)
         self._filled += count
         if self._filled < len(frame):
             return ()
         self._frame = None
-        return self._events(now, frame)
+        return self._events(now, frame=frame)
 
     def _begin_frame(self) -> memoryview | None:
         """Memory for the large frame that has begun; None: another one, or none."""
@@ -111,9 +126,42 @@ class RemotingConnection:
         self._incoming = bytearray()
         return frame
 
-    def _events(self, now: float, frame: memoryview | None = None) -> Sequence[Event]:
-        """All that is whole: *frame*, then what is in the buffer."""
-        events: list[Event] = []
+    def _begin_batches(self) -> memoryview | None:
+        """Memory for as much as a read brings; None: no batches are expected, or larger ones."""
+        here = self._incoming
+        if not self._has_batches or size_of_frame(here) > BATCHES_BYTES:
+            return None
+        from protocols.remoting.matrix import new_memory
+
+        self._batches = memory = new_memory(BATCHES_BYTES)
+        memory[: len(here)] = here
+        self._filled = len(here)
+        self._incoming = bytearray()
+        return memory
+
+    def _batches_filled(self, memory: memoryview, count: int, now: float) -> Sequence[Event]:
+        """What *count* more bytes in it complete; the rest begins the next one."""
+        self._batches = None
+        here = memory[: self._filled + count]
+        commands, end = take_in_place(here, frame_bytes_max=self._frame_bytes_max)
+        self._incoming += here[end:]
+        self._note(commands)
+        return self._events(now, commands)
+
+    def _note(self, commands: Sequence[RemotingCommand]) -> None:
+        """What came last says what to expect."""
+        if commands:
+            last = commands[-1]
+            self._has_batches = last.code == SEND_BATCH and len(last.body) >= VIEW_BYTES_MIN
+
+    def _events(
+        self,
+        now: float,
+        first: Sequence[RemotingCommand] = (),
+        frame: memoryview | None = None,
+    ) -> Sequence[Event]:
+        """All that is whole: what came *first*, *frame*, then what is in the buffer."""
+        events: list[Event] = [*first]
         try:
             if frame is not None:
                 events.append(self._in_place(frame))
@@ -158,6 +206,7 @@ class RemotingConnection:
         if not len(buffer) // 2 < size <= len(buffer):
             commands = take_commands(buffer, frame_bytes_max=limit)
             self._expected_bytes = 0 if commands else self._expected_bytes
+            self._note(commands)
             return commands
         # less lies behind it than it holds: the rest is copied instead
         self._incoming = buffer[size:]
@@ -172,5 +221,5 @@ class RemotingConnection:
     def _close(self, reason: str) -> Fault:
         self.is_closing = True
         self._incoming = bytearray()
-        self._frame = None
+        self._frame = self._batches = None
         return Fault(reason)

@@ -39,7 +39,7 @@ _CODE: Final = struct.Struct(">h")
 _U32: Final = struct.Struct(">I")
 _U16: Final = struct.Struct(">H")
 _LANGUAGE_BYTE: Final = {name: index for index, name in enumerate(LANGUAGES)}
-_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = _LANGUAGE_BYTE["OTHER"]
 
 Frame = tuple[int, bytes, bytes | memoryview]
@@ -134,6 +134,37 @@ def _take_large(buffer: bytearray, size: int, word: int) -> list[Frame]:
     return [frame]
 
 
+def take_in_place(
+    data: memoryview, *, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> tuple[list[RemotingCommand], int]:
+    """
+    (the whole commands that *data* begins with, where they end); client batches are parts of it.
+
+    It ends before a faulty one as well, which is for ``take_commands``.
+    """
+    commands: list[RemotingCommand] = []
+    start, end = 0, len(data)
+    while end - start >= HEAD.size:
+        n, word = HEAD.unpack_from(data, start)
+        h = word & 0xFFFFFF
+        body, stop = start + HEAD.size + h, start + 4 + n
+        if n > frame_bytes_max or h > n - 4 or stop > end:
+            break
+        header, here = bytes(data[start + HEAD.size : body]), data[body:stop]
+        is_small = stop - body < VIEW_BYTES_MIN
+        try:
+            commands.append(decode_frame((word >> 24, header, bytes(here) if is_small else here)))
+        except PeerError:
+            break
+        start = stop
+    return commands, start
+
+
+def size_of_frame(buffer: bytearray) -> int:
+    """Of the frame that *buffer* begins with; 0: not known yet."""
+    return int(HEAD.unpack_from(buffer)[0]) + 4 if len(buffer) >= HEAD.size else 0
+
+
 def size_in_place(buffer: bytearray, have: int, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> int:
     """
     Size of the frame that *buffer* begins with, by its first *have* bytes, if it is large and need
@@ -195,7 +226,7 @@ def decode_frame(frame: Frame) -> RemotingCommand:
         command = _decode_json_header(header, body)
     else:
         raise PeerError(f"unknown header serialization {serialization}")
-    if type(body) is memoryview and command.code != _SEND_BATCH:
+    if type(body) is memoryview and command.code != SEND_BATCH:
         command.body = bytes(body)
     return command
 

@@ -23,9 +23,6 @@ _FRONT: Final = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
 time and host, reconsume times, prepared offset, body length."""
 
 FRONT_BYTES: Final = _FRONT.size
-ID_CHARACTER_MIN: Final = 0x20
-"""No id has one below: the separators of a properties text, say."""
-
 _U16: Final = struct.Struct(">H")
 _needs_look: Final = re.compile(
     rb"(?:\A|\x02)(?:DELAY|TIMER_[A-Z]+_[A-Z]+|TIMER_[A-Z_]+|TRAN_MSG|POP_CK|POP_CK_OFFSET"

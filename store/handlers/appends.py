@@ -1,5 +1,5 @@
 """
-The standard sends of one tick, gathered into one block: a block costs more than a record.
+The standard sends of one tick or commit, gathered into one block: a block costs more than a record.
 
 Plain messages wait as runs, all others as records; what arrives in order is stored in order.
 """
@@ -12,7 +12,7 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Refused
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.plain_batches import Batch, Shape
+from protocols.remoting.plain_batches import Rows, Shape
 from store.answers import AppendRecord, AppendResult, Pending, StoreFailed
 from store.engine import Engine
 from store.handlers.answers import not_available, refuse
@@ -20,8 +20,11 @@ from store.handlers.connection import Connection
 from store.plain import PlainHead, PlainRows, PlainRun, RunResult
 
 BLOCK_RECORDS_MAX: Final = 4096
-BLOCK_BYTES_MAX: Final = 4 << 20
-"""A block takes no more than this, whatever a tick brought."""
+BLOCK_BYTES_MAX: Final = 7 << 18
+"""
+A block takes no more than this, whatever a tick brought: with its entries, and what came with the
+last request, it is still one write of the kernel (``log.BATCH_BYTES_MAX``).
+"""
 
 R = TypeVar("R")
 Make = Callable[[Sequence[AppendResult]], RemotingCommand | None]
@@ -32,13 +35,11 @@ Waiting = tuple[Connection, RemotingCommand, int, Make]
 
 
 class Gathered(NamedTuple):
-    """A batch whose members are all plain and alike if they are like its first one."""
+    """A batch whose members are plain and alike."""
 
     head: PlainHead
-    shape: Shape
-    batch: Batch
-    bytes_max: int
-    """What a body may have."""
+    rows: Rows
+    """They, and others."""
 
 
 WaitingPlain = tuple[Connection, RemotingCommand, PlainRun | Gathered, bytes]
@@ -49,7 +50,7 @@ to be, which takes the place of its request.
 
 
 class Appends:
-    """Messages waiting for the end of the tick, with those who wait for them."""
+    """Messages waiting for their block, with those who wait for them."""
 
     def __init__(self, engine: Engine, *, bytes_max: int = 64 << 20) -> None:
         self._engine = engine
@@ -58,19 +59,14 @@ class Appends:
         self._waiting_plain: list[WaitingPlain] = []
         self._plain_count = 0
         self.byte_count = 0
-        """What waits for the end of the tick."""
+        """What waits, for the end of the tick or of the commit that is under way."""
 
         self.is_pressed = False
         """Too much waited for the disk when the last runs were handed over."""
 
         self.bytes_max = bytes_max
-        self.open_batches: Callable[
-            [Sequence[WaitingPlain]], tuple[list[PlainRun | PlainRows], int]
-        ]
+        self.runs_of: Callable[[Sequence[WaitingPlain]], list[PlainRun | PlainRows]]
         """What waits as runs (``handlers.plain``)."""
-
-        self.look: Callable[[Connection, RemotingCommand], None]
-        """Handles a batch that is not what its first member promised."""
 
         self.give_plain: Callable[[Sequence[WaitingPlain], Pending[list[RunResult]]], None]
         """Answers runs (``handlers.plain``)."""
@@ -83,7 +79,7 @@ class Appends:
         make: Make,
         now: Now,
     ) -> None:
-        """Append *records* by the end of the tick; *make* the answer once they are durable."""
+        """Append *records* with the next block; *make* the answer once they are durable."""
         if self._waiting_plain:
             self.flush(now)
         self._records += records
@@ -102,11 +98,20 @@ class Appends:
         """The same for a run; *first_id* of a message that was sent alone."""
         self._add(connection, request, run, first_id, len(run.lengths), sum(run.lengths))
 
+    def rows_for(self, shape: Shape) -> Rows:
+        """Where a batch of that shape goes: to those of the batch before, if they are alike."""
+        if self._waiting_plain:
+            last = self._waiting_plain[-1][2]
+            if isinstance(last, Gathered) and last.rows.shape is shape:
+                return last.rows
+        return Rows(shape)
+
     def add_batch(
-        self, connection: Connection, request: RemotingCommand, gathered: Gathered, count: int
+        self, connection: Connection, request: RemotingCommand, gathered: Gathered
     ) -> None:
-        """The same for a batch of *count* members."""
-        byte_count = count * gathered.shape.record_size
+        """The same for a batch, the last one of its rows."""
+        count = gathered.rows.counts[-1]
+        byte_count = count * gathered.rows.shape.record_size
         self._add(connection, request, gathered, b"", count, byte_count)
 
     def _add(
@@ -138,21 +143,12 @@ class Appends:
     def _flush_plain(self, now: Now) -> None:
         waiting, self._waiting_plain = self._waiting_plain, []
         self._plain_count = 0
-        while waiting:
-            runs, done = self.open_batches(waiting)
-            ready = waiting[:done]
-            if ready:
-                asking = [(connection, request) for connection, request, _, _ in ready]
-                self._hand_over(
-                    asking,
-                    partial(self._engine.append_plain, runs, now),
-                    partial(self.give_plain, ready),
-                )
-            if done < len(waiting):
-                self.look(*waiting[done][:2])
-                if self._records:
-                    self._flush_records(now)
-            waiting = waiting[done + 1 :]
+        asking = [(connection, request) for connection, request, _, _ in waiting]
+        self._hand_over(
+            asking,
+            partial(self._engine.append_plain, self.runs_of(waiting), now),
+            partial(self.give_plain, waiting),
+        )
 
     def _flush_records(self, now: Now) -> None:
         records, self._records = self._records, []

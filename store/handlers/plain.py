@@ -5,7 +5,6 @@ import sys
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
-from operator import itemgetter
 from typing import Final
 
 from protocols.canonical import DISPATCH_KEY
@@ -14,7 +13,7 @@ from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.headers import SendHeader
 from protocols.remoting.matrix import np
-from protocols.remoting.plain_batches import Batch, Shape, Together
+from protocols.remoting.plain_batches import Batch, Rows
 from protocols.remoting.plain_records import PlainRecords
 from protocols.remoting.records import decode_properties
 from store.answers import Pending, TopicConfig
@@ -129,94 +128,63 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
     size = lane.records.add(pieces, body, text, flag, *facts)
     tag = _tag(text) if b"TAGS\x01" in text else 0
     run = PlainRun(lane, (b"".join(pieces),), (size,), (tag,))
-    # the answer stands for the request from here on: with what it was made of gone, a thousand
-    # requests that wait for the disk fit a processor's cache
-    asking = request if request.is_oneway else request.answer()
-    context.appends.add_plain(connection, asking, run, first_id)
+    context.appends.add_plain(connection, _answer_to_be(request), run, first_id)
     return True
 
 
 def _gather(
     context: Context, connection: Connection, request: RemotingCommand, batch: Batch, lane: Lane
 ) -> bool:
-    """A batch: by rows with others of the tick if its first member lets hope so, else by itself."""
+    """A batch: as rows with others of the tick if its members are alike, else by itself."""
     bytes_max = lane.config.limits.message_bytes_max
-    shape = context.shapes.find(lane.records, batch.body)
-    if shape is not None and shape.body_size <= bytes_max:
-        count = len(batch.body) // shape.size
-        if count <= BATCH_COUNT_MAX:
-            gathered = Gathered(lane, shape, batch, bytes_max)
-            context.appends.add_batch(connection, request, gathered, count)
+    found = context.shapes.find(lane.records, batch.body)
+    if found is not None:
+        shape, members = found
+        if shape.body_size <= bytes_max and len(members) <= BATCH_COUNT_MAX:
+            rows = context.appends.rows_for(shape)
+            rows.add(batch, members)
+            context.appends.add_batch(connection, _answer_to_be(request), Gathered(lane, rows))
             return True
     run = _run_of(lane, batch, bytes_max)
     if run is None:
         return False
-    context.appends.add_plain(connection, request, run, b"")
+    context.appends.add_plain(connection, _answer_to_be(request), run, b"")
     return True
 
 
-def open_batches(waiting: Sequence[WaitingPlain]) -> tuple[list[PlainRun | PlainRows], int]:
+def _answer_to_be(request: RemotingCommand) -> RemotingCommand:
     """
-    (runs of *waiting*, in order; how many of *waiting* they are).
+    It stands for the request from here on: with what that was made of gone, a thousand requests
+    that wait for the disk fit a processor's cache.
+    """
+    if not request.is_oneway:
+        return request.answer()
+    request.body = b""
+    return request
 
-    If there are more, the next one must be looked at.
-    """
+
+def runs_of(waiting: Sequence[WaitingPlain]) -> list[PlainRun | PlainRows]:
+    """What waits, in order."""
     runs: list[PlainRun | PlainRows] = []
-    done = 0
-    for shape, items in groupby(waiting, _shape_of):
+    for rows, items in groupby(waiting, _rows_of):
         group = [run for _, _, run, _ in items]
-        if shape is None:
+        if rows is None:
             runs += [run for run in group if isinstance(run, PlainRun)]
-            done += len(group)
-            continue
-        gathered = [run for run in group if isinstance(run, Gathered)]
-        made, count = _open_alike(shape, gathered)
-        runs += made
-        done += count
-        if count < len(gathered):
-            break
-    return runs, done
+        else:
+            runs.append(_build(rows, [run.head for run in group]))
+    return runs
 
 
-def _open_alike(
-    shape: Shape, gathered: Sequence[Gathered]
-) -> tuple[list[PlainRun | PlainRows], int]:
-    """The same for batches that should be alike."""
-    together = Together(shape, [item.batch for item in gathered])
-    alike = together.are_alike()
-    if all(alike):
-        return [_rows_of(together, gathered)], len(gathered)
-    runs: list[PlainRun | PlainRows] = []
-    done = 0
-    for is_alike, pairs in groupby(zip(alike, gathered, strict=True), itemgetter(0)):
-        part = [item for _, item in pairs]
-        if is_alike:
-            runs.append(_rows_of(Together(shape, [item.batch for item in part]), part))
-            done += len(part)
-            continue
-        for item in part:
-            try:
-                run = _run_of(item.head, item.batch, item.bytes_max)
-            except PeerError:  # who looks at it meets it again
-                run = None
-            if run is None:
-                return runs, done
-            runs.append(run)
-            done += 1
-    return runs, done
-
-
-def _shape_of(waiting: WaitingPlain) -> Shape | None:
+def _rows_of(waiting: WaitingPlain) -> Rows | None:
     run = waiting[2]
-    return run.shape if isinstance(run, Gathered) else None
+    return run.rows if isinstance(run, Gathered) else None
 
 
-def _rows_of(together: Together, gathered: Sequence[Gathered]) -> PlainRows:
-    heads = [item.head for item in gathered]
-    shape = together.shape
+def _build(rows: Rows, heads: Sequence[PlainHead]) -> PlainRows:
+    shape = rows.shape
     tag = _tag(shape.text) if b"TAGS\x01" in shape.text else 0
-    records, sums = together.build()
-    return PlainRows(heads, together.counts, records, shape.record_size, tag, sums)
+    records, sums = rows.build()
+    return PlainRows(heads, rows.counts, records, shape.record_size, tag, sums)
 
 
 def _run_of(head: PlainHead, batch: Batch, bytes_max: int) -> PlainRun | None:

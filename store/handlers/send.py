@@ -76,10 +76,10 @@ def send(
     """One message, or a batch that is taken apart; answered when durable."""
     if request.code != RequestCode.SEND_MESSAGE and send_plain(context, connection, request):
         return None
-    return send_looked_at(context, connection, request)
+    return _send_looked_at(context, connection, request)
 
 
-def send_looked_at(
+def _send_looked_at(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand | None:
     """The same, the long way."""

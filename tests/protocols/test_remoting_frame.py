@@ -13,6 +13,7 @@ from protocols.remoting.connection import Fault, RemotingConnection
 from protocols.remoting.frame import (
     FRAME_BYTES_MAX,
     LARGE_FRAME_BYTES,
+    SEND_BATCH,
     encode_command,
     encode_commands,
     take_commands,
@@ -159,13 +160,19 @@ def read_in_place(connection: RemotingConnection, wire: bytes, sizes: list[int])
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.tuples(st.sampled_from([PrivateCode.SEND, 34]), st.integers(0, 5)), max_size=12),
+    st.lists(
+        st.tuples(st.sampled_from([PrivateCode.SEND, 34, SEND_BATCH]), st.integers(0, 5)),
+        max_size=12,
+    ),
     st.lists(st.sampled_from([1, 63, 64, 9_000, 40_000, 262_144]), min_size=1, max_size=4),
 )
 def test_frames_read_in_place_are_those_that_were_sent(
     frames: list[tuple[int, int]], sizes: list[int]
 ) -> None:
-    """Large SEND frames lie in memory of their own, whatever comes before, behind or in pieces."""
+    """
+    Large SEND frames lie in memory of their own and client batches in that of a read,
+    whatever comes before, behind or in pieces.
+    """
     if 1 in sizes:
         sizes.append(262_144)  # or it takes minutes
     bodies = [bytes([at]) * (size * LARGE_FRAME_BYTES // 2) for at, (_, size) in enumerate(frames)]
@@ -181,6 +188,35 @@ def test_frames_read_in_place_are_those_that_were_sent(
         (code, body) for (code, _), body in zip(frames, bodies, strict=True)
     ]
     assert len(commands) == len(events)
+
+
+def test_a_fault_behind_batches_costs_none_of_them() -> None:
+    """They are read in place; what is no frame ends the connection, and is its last event."""
+    batch = encode_command(RemotingCommand(SEND_BATCH, None, bytes(5000)))
+    connection = RemotingConnection(now=0.0)
+    assert connection.wanted_buffer() is None, "nothing is expected yet"
+    events = [*connection.receive_data(batch, now=0.0)]
+    assert connection.wanted_buffer() is not None
+    wire = batch * 3 + struct.pack(">II", 3, 0) + batch
+    events += read_in_place(connection, wire, [len(wire)])
+    assert [getattr(event, "code", None) for event in events] == [SEND_BATCH] * 4 + [None]
+    assert isinstance(events[-1], Fault)
+    assert connection.is_closing
+
+
+def test_memory_for_batches_is_let_go_with_them() -> None:
+    """A client that sends something else, or more than fits, is read as ever."""
+    batch = encode_command(RemotingCommand(SEND_BATCH, None, bytes(5000)))
+    connection = RemotingConnection(now=0.0)
+    connection.receive_data(batch, now=0.0)
+    read_in_place(connection, encode_command(RemotingCommand(34)), [1 << 18])
+    assert connection.wanted_buffer() is None
+    connection.receive_data(batch, now=0.0)
+    large = encode_command(RemotingCommand(SEND_BATCH, None, bytes(1 << 19)))
+    events = read_in_place(connection, large, [1 << 18])
+    assert [bytes(event.body) for event in events if isinstance(event, RemotingCommand)] == [
+        bytes(1 << 19)
+    ]
 
 
 def test_a_head_alone_buys_no_memory() -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from protocols.remoting.plain_batches import Batch, Shapes, Together
+from protocols.remoting.plain_batches import Batch, Rows, Shapes
 from protocols.remoting.plain_records import PlainRecords
 from store.handlers.plain import split_batch
 
@@ -28,16 +28,20 @@ def one_by_one(topic: str, batch: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def built(topic: str, *bodies: bytes) -> bytes | list[bool] | None:
-    """The records of batches of one shape; or whose members are alike; None: not plain."""
+def built(topic: str, *bodies: bytes) -> bytes | list[bool]:
+    """The records of batches of one shape; or whose members are alike and plain."""
     records = PlainRecords(topic, 3, bytes(8), "c")
-    shape = Shapes().find(records, bodies[0])
-    if shape is None:
-        return None
-    assert all([shape.fits(records, body) for body in bodies])
-    together = Together(shape, [Batch(records, body, *FACTS) for body in bodies])
-    alike = together.are_alike()
-    return bytes(together.build().records) if all(alike) else alike
+    shapes = Shapes()
+    found = [shapes.find(records, body) for body in bodies]
+    made: list[Rows] = []
+    for body, alike in zip(bodies, found, strict=True):
+        if alike is None:
+            return [one is not None for one in found]
+        shape, members = alike
+        if not made or made[0].shape is not shape:
+            made = [Rows(shape)]
+        made[0].add(Batch(records, body, *FACTS), members)
+    return bytes(made[0].build().records)
 
 
 @pytest.mark.parametrize("topic", ["t", "t" * 200])
@@ -86,16 +90,21 @@ def test_batches_of_several_queues_and_topics() -> None:
     batch = b"".join([member(b"abc", TEXT % number) for number in range(16)])
     shapes = Shapes()
     made = [PlainRecords(topic, queue, bytes(8), "c") for topic in ("t", "u") for queue in (0, 1)]
-    shape = shapes.find(made[0], batch)
-    assert shape is not None
-    assert all([shapes.find(records, batch) is shape for records in made])
-    assert shapes.find(PlainRecords("longer", 0, bytes(8), "c"), batch) is not shape
-    batches = [Batch(records, batch, 0, number, bytes(8), 0) for number, records in enumerate(made)]
+    rows: Rows | None = None
     wanted: list[bytes | memoryview] = []
     for number, records in enumerate(made):
+        found = shapes.find(records, batch)
+        assert found is not None
+        rows = rows or Rows(found[0])
+        assert rows.shape is found[0]
+        rows.add(Batch(records, batch, 0, number, bytes(8), 0), found[1])
         for body, flag, text in split_batch(batch):
             records.add(wanted, body, text, flag, 0, number, bytes(8), 0)
-    assert bytes(Together(shape, batches).build().records) == b"".join(wanted)
+    other = shapes.find(PlainRecords("longer", 0, bytes(8), "c"), batch)
+    assert rows is not None
+    assert other is not None
+    assert other[0] is not rows.shape
+    assert bytes(rows.build().records) == b"".join(wanted)
 
 
 @pytest.mark.parametrize(
@@ -111,4 +120,4 @@ def test_batches_of_several_queues_and_topics() -> None:
     ],
 )
 def test_what_is_no_plain_batch_is_looked_at(batch: bytes) -> None:
-    assert built("t", batch) is None
+    assert built("t", batch) == [False]

@@ -144,6 +144,28 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
         await client.close()
 
 
+async def test_sends_gather_while_a_commit_is_under_way(tmp_path: Path) -> None:
+    """They become one block, however many ticks brought them; if the disk fails, they are told."""
+    disk = FaultyDisk(tmp_path / "store")
+    async with running_store(tmp_path, disk=disk) as store, connected(store) as client:
+        assert (await ask(client, RequestCode.SEND_MESSAGE_V2, SEND, b"0")).code == 0
+        block_count = store.metrics()["blocks_total"]
+        for is_broken, wanted in ((False, 0), (True, ResponseCode.SERVICE_NOT_AVAILABLE)):
+            disk.go.clear()
+            sends = []
+            for body in (b"1", b"2", b"3", b"4"):
+                send = ask(client, RequestCode.SEND_MESSAGE_V2, SEND, body)
+                sends.append(asyncio.ensure_future(send))
+                answer = await ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)
+                assert answer.code == 0, "a tick has gone by"
+            disk.is_broken = is_broken
+            disk.go.set()
+            answers = await asyncio.gather(*sends)
+            assert [answer.code for answer in answers] == [wanted] * 4
+            if not is_broken:
+                assert store.metrics()["blocks_total"] == block_count + 2
+
+
 async def test_a_failed_sync_acknowledges_nothing(tmp_path: Path) -> None:
     """After an I/O error every send is SERVICE_NOT_AVAILABLE, also when the disk recovers."""
     disk = FaultyDisk(tmp_path / "store")
