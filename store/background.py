@@ -27,6 +27,11 @@ class Background:
         """*work* is done."""
         self._core.log.spares.prepared(work)
 
+    @property
+    def index_bytes(self) -> int:
+        """Index files of sealed segments that are in memory."""
+        return self._core.cold.byte_count
+
     def seal_due(self) -> SealWork | None:
         """A segment whose index goes from memory to a file: ``gather`` until it is true, then
         ``execute`` in the background, then ``release`` until it is true."""
