@@ -14,6 +14,7 @@ from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.mapping import is_retry_topic, qualified
 from protocols.remoting.members import Members
+from protocols.remoting.numbering import Numbering
 from protocols.remoting.peer import Peer
 from protocols.remoting.session import Session
 from protocols.remoting.settings import RemotingSettings
@@ -43,6 +44,7 @@ class Front:
         self.tasks = Tasks(f"remoting/{listener}")
         self.members = Members(services.directory, self._group_changed)
         self.batch_topics = BatchTopics()
+        self.numbering = Numbering()
         self.sessions: dict[Peer, Session] = {}
         self._made: set[str] = set()
         self._missing: dict[str, float] = {}

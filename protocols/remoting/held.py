@@ -16,6 +16,7 @@ from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.delays import RecallHandle
 from protocols.remoting.headers import int_field, text_field
 from protocols.remoting.mapping import qualified
+from protocols.remoting.numbering import ALL_BROKERS
 from protocols.remoting.records import (
     encode_host,
     encode_properties,
@@ -45,15 +46,22 @@ def held_fields(
     else:
         fields = {"queueOffset": str(result.log_position)}
     if message.producer_group:
-        places = session.halves
-        if len(places) >= HALVES_MAX:
-            del places[next(iter(places))]
-        places[result.log_position] = (result.cluster, result.broker)
+        _remember(session, result.log_position, result.message_id, result.cluster, result.broker)
     elif message.deliver_at_ms > now_ms:
         topic = qualified(call.tenant, message.head.topic)
         handle = RecallHandle(topic, result.broker, message.deliver_at_ms, result.message_id)
         fields["recallHandle"] = handle.encode()
     return fields
+
+
+def _remember(
+    session: "Session", position: int, identifier: str, cluster: str, broker: str
+) -> None:
+    """For clients that name no broker when they end a transaction."""
+    places = session.halves
+    if len(places) >= HALVES_MAX:
+        del places[next(iter(places))]
+    places[position, identifier] = (cluster, broker)
 
 
 async def end_transaction(
@@ -65,8 +73,13 @@ async def end_transaction(
     if how not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
         return command.answer()
     position = int_field(fields, "commitLogOffset")
-    cluster, broker = session.halves.pop(position, ("", ""))
-    broker = fields.get("bname", "") or broker
+    identifier = fields.get("transactionId", "") or fields.get("msgId", "")
+    key = (position, identifier)
+    if not identifier:  # two stores may have a half message at one position: rather the last
+        key = next((each for each in reversed(session.halves) if each[0] == position), key)
+    cluster, broker = session.halves.pop(key, ("", ""))
+    if fields.get("bname", "") not in ("", ALL_BROKERS):
+        broker = fields["bname"]
     if not broker:
         hint = "the request names no broker, and this connection did not send the message"
         raise Refused(Code.INVALID_TRANSACTION_ID, str(position), hint)
@@ -77,7 +90,7 @@ async def end_transaction(
         position,
         int_field(fields, "tranStateTableOffset"),
         group,
-        fields.get("transactionId", "") or fields.get("msgId", ""),
+        identifier,
     )
     is_commit = how == SysFlag.TRANSACTION_COMMIT
     await session.host.services.held.end_transaction(place, is_commit=is_commit)
@@ -113,6 +126,7 @@ def serve_checks(session: "Session", call: Call, groups: set[str]) -> None:
 def _ask(session: "Session", group: str, check: HalfCheck) -> None:
     """CHECK_TRANSACTION_STATE to the client."""
     place, message = check.place, check.message
+    _remember(session, place.position, message.message_id, place.cluster, place.broker)
     fields = {
         "topic": message.topic,
         "tranStateTableOffset": str(place.table_offset),

@@ -7,6 +7,7 @@ from protocols.canonical import Call
 from protocols.pipeline import Services, TopicInfo
 from protocols.remoting.batching import BatchTopics
 from protocols.remoting.members import Members
+from protocols.remoting.numbering import Numbering
 from protocols.remoting.settings import RemotingSettings
 from protocols.tasks import Tasks
 
@@ -23,6 +24,7 @@ class Host(Protocol):
     tasks: Tasks
     members: Members
     batch_topics: BatchTopics
+    numbering: Numbering
 
     def clients(self) -> "Iterable[Session]":
         """All connections."""

@@ -14,6 +14,7 @@ from protocols.groups import GroupSpec, Read, Start
 from protocols.pipeline import TopicInfo
 from protocols.remoting.bodies import BrokerData, ConsumerData, QueueData, RouteData
 from protocols.remoting.codes import Permission, ResponseCode, SysFlag
+from protocols.remoting.command import RemotingCommand
 from protocols.remoting.delays import deliver_at_ms
 from protocols.remoting.handles import RETRY_PREFIX, dead_letter_topic
 from protocols.remoting.headers import SendHeader
@@ -90,6 +91,11 @@ RESPONSE_OF: Final[Mapping[Code, ResponseCode]] = {
 """How each outcome is told to a Java client; a producer retries 2, 14, 16 and 17 elsewhere."""
 
 
+def refusal(command: RemotingCommand, error: Refused) -> RemotingCommand:
+    """In the protocol's own words."""
+    return command.answer(RESPONSE_OF[error.code], remark=str(error))
+
+
 # ── send ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -134,6 +140,9 @@ class Heads:
                 queues=() if topic == TRACE_TOPIC else None,
             )
         return head
+
+    def anywhere(self, head: Head) -> Head:
+        return self.get(head.topic, head.subject, head.tag, head.order_key, "", -1)
 
 
 def to_messages(

@@ -14,6 +14,7 @@ from protocols.remoting.consumer import check_consume
 from protocols.remoting.headers import PullHeader, int_field, pull_header, text_field
 from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import RETRY_BROKER, Wants, is_retry_topic, parse_filter, qualified
+from protocols.remoting.numbering import ALL_BROKERS
 
 if TYPE_CHECKING:
     from protocols.remoting.consumer import Consumer
@@ -171,15 +172,15 @@ def _pulled(
 
 
 async def _queue(session: "Session", call: Call, topic: str, broker: str, queue_id: int) -> Queue:
-    """The queue; clients older than ``bname`` name no broker: the first that has such a queue."""
-    if broker or is_retry_topic(topic):
+    """The queue; clients that name no broker have numbered them."""
+    if is_retry_topic(topic) or broker not in ("", ALL_BROKERS):
         return Queue(topic, broker or RETRY_BROKER, queue_id)
     info = await session.host.topic(call, topic)
     if info is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")
-    for name, number, _ in info.queues:
-        if number == queue_id:
-            return Queue(topic, name, queue_id)
+    places = session.host.numbering.places(info)
+    if 0 <= queue_id < len(places):
+        return Queue(topic, *places[queue_id])
     raise Refused(Code.ILLEGAL_OFFSET, topic, f"it has no queue {queue_id}")
 
 

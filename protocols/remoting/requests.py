@@ -37,6 +37,7 @@ from protocols.remoting.mapping import (
     retry_route,
     route_of,
 )
+from protocols.remoting.numbering import ALL_BROKERS, names_no_broker
 from protocols.remoting.records import decode_record, encode_host, offset_message_id
 from protocols.remoting.replying import REPLY_SUFFIX
 from protocols.remoting.requesting import reply
@@ -62,7 +63,10 @@ async def route(session: "Session", call: Call, command: RemotingCommand) -> Rem
         return command.answer(0, {}, encode_route(_template_route(session.address)))
     info = await session.host.topic(call, topic)
     if info is not None:
-        return command.answer(0, {}, encode_route(route_of(info, session.address)))
+        numbered = session.host.numbering.route(info, session.address)
+        if numbered is None or not names_no_broker(command):
+            numbered = route_of(info, session.address)
+        return command.answer(0, {}, encode_route(numbered))
     if topic == TEMPLATE:
         return command.answer(0, {}, encode_route(_template_route(session.address)))
     return command.answer(
@@ -195,7 +199,7 @@ async def send_back(session: "Session", call: Call, command: RemotingCommand) ->
     consumer = await session.consumer(group, pulling.ASKED_S)
     held = (
         consumer.holdings.find(
-            fields.get("bname", ""),
+            "" if fields.get("bname") == ALL_BROKERS else fields.get("bname", ""),
             int_field(fields, "offset"),
             qualified(call.tenant, fields.get("originTopic", "")),
         )
@@ -292,24 +296,25 @@ def text_topic(consumer: Consumer) -> str:
 async def lock(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """41: an orderly consumer takes queues for itself; from then on it reads by offset."""
     body = decode_body(LockBody, command.body)
-    queues = [Queue(item.topic, item.broker_name, item.queue_id) for item in body.mq_set]
-    taken = await session.host.members.lock(body.consumer_group, body.client_id, queues)
+    asked = _meant(session, call, body)
+    taken = await session.host.members.lock(body.consumer_group, body.client_id, list(asked))
     consumer = session.consumers.get(body.consumer_group)
     if consumer is not None:
         consumer.locked |= {queue for queue in taken if not is_retry_topic(queue.topic)}
-    answer = LockAnswer(
-        lock_ok_mq_set=[
-            MessageQueue(topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue_id)
-            for queue in taken
-        ]
-    )
+    answer = LockAnswer(lock_ok_mq_set=[asked[queue] for queue in taken])
     return command.answer(0, {}, encode_body(answer))
+
+
+def _meant(session: "Session", call: Call, body: LockBody) -> dict[Queue, MessageQueue]:
+    """Queue → as the client names it."""
+    meant = session.host.numbering.meant
+    return {meant(qualified(call.tenant, item.topic), item): item for item in body.mq_set}
 
 
 async def unlock(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """42."""
     body = decode_body(LockBody, command.body)
-    queues = [Queue(item.topic, item.broker_name, item.queue_id) for item in body.mq_set]
+    queues = list(_meant(session, call, body))
     consumer = session.consumers.get(body.consumer_group)
     if consumer is not None:
         consumer.locked -= set(queues)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from protocols import clock
-from protocols.canonical import Call, Head, Identity, Message, SendResults
+from protocols.canonical import Call, Identity, Message, SendResults
 from protocols.errors import Code, GatewayError, PeerError, Refused
 from protocols.observing import ClientInfo
 from protocols.pipeline import Credentials
@@ -28,13 +28,14 @@ from protocols.remoting.headers import HeaderError, SendHeader, send_header
 from protocols.remoting.held import held_fields
 from protocols.remoting.host import Host
 from protocols.remoting.mapping import (
-    RESPONSE_OF,
     Heads,
     is_retry_topic,
     qualified,
+    refusal,
     send_answer_fields,
     to_messages,
 )
+from protocols.remoting.numbering import ALL_BROKERS, names_no_broker
 from protocols.remoting.peer import Peer
 from protocols.remoting.repeats import Repeats
 from protocols.remoting.replying import REPLY_TO
@@ -87,8 +88,8 @@ class Session:
         """Consumers of groups that the client has just left: they take its last commits."""
 
         self.producer_groups: set[str] = set()
-        self.halves: dict[int, tuple[str, str]] = {}
-        """Position of a half message sent here → (cluster, broker)."""
+        self.halves: dict[tuple[int, str], tuple[str, str]] = {}
+        """(position, id) of a half message sent here → (cluster, broker)."""
 
         self.checks: dict[str, Callable[[], None]] = {}
         """Producer groups that may be asked about transactions, and what ends that."""
@@ -297,6 +298,9 @@ class Session:
             header = send_header(command)
             if not header.topic:
                 raise Refused(Code.ILLEGAL_TOPIC, "topic", "a topic's name has 1 to 127 characters")
+            if header.broker in ("", ALL_BROKERS):
+                topic = qualified(call.tenant, header.topic)
+                header = self.host.numbering.sent_to(topic, header)
             messages = to_messages(
                 header,
                 bytes(command.body),
@@ -352,6 +356,9 @@ class Session:
             if results.is_all_stored:
                 found = [results[index] for index in range(len(results))]
                 fields = send_answer_fields(found, self.address, is_traced=settings.trace)
+                if names_no_broker(command):
+                    topic = qualified(call.tenant, messages[0].head.topic)
+                    fields["queueId"] = str(self.host.numbering.number(topic, found[0]))
                 fields |= held_fields(self, call, messages[0], found[0], clock.wall_ms())
                 if batch_id:
                     batching.as_one(fields, batch_id)
@@ -429,7 +436,7 @@ class Session:
         again = [
             message
             if (message.head.broker, message.head.message_queue_id) in known
-            else message._replace(head=_anywhere(message.head, self._heads))
+            else message._replace(head=self._heads.anywhere(message.head))
             for message in messages
         ]
         self._post(command, call, again, is_first=False)
@@ -494,12 +501,3 @@ class Session:
         leaving, self.leaving = self.leaving, []
         for consumer in leaving:
             await consumer.close()
-
-
-def refusal(command: RemotingCommand, error: Refused) -> RemotingCommand:
-    """In the protocol's own words."""
-    return command.answer(RESPONSE_OF[error.code], remark=str(error))
-
-
-def _anywhere(head: Head, heads: Heads) -> Head:
-    return heads.get(head.topic, head.subject, head.tag, head.order_key, "", -1)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols.canonical import StoredMessage
 from protocols.errors import Code, ConfigError, Refused
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.remoting.bodies import (
@@ -254,12 +255,39 @@ async def test_a_half_message_is_ended_where_it_lies(
     assert found == [(BROKER, positions[0], True), (BROKER, positions[1], False)]
 
 
+async def test_half_messages_at_one_position_of_two_stores(
+    client: Client, services: FakeServices
+) -> None:
+    """A client that names no broker tells them apart by their ids; so does one that is asked."""
+    await client.join("g", "t")
+    for broker, identifier in (("a", "k"), ("b", "l")):
+        place = HalfPlace("c", broker, 4711, 4711, "p")
+        asked = await _half(client, services, identifier)
+        services.held.checks["p"][0](HalfCheck(place, asked))
+    for identifier in ("k", "l"):
+        ended = await client.ask(
+            RequestCode.END_TRANSACTION,
+            producerGroup="p",
+            tranStateTableOffset=4711,
+            commitLogOffset=4711,
+            commitOrRollback=8,
+            transactionId=identifier,
+        )
+        assert ended.code == 0, ended.remark
+    assert [place.broker for place, _ in services.held.ended] == ["a", "b"]
+
+
+async def _half(client: Client, services: FakeServices, identifier: str = "k") -> StoredMessage:
+    properties = f"UNIQ_KEY\x01{identifier}\x02PGROUP\x01p\x02"
+    await client.send("t", b"half", properties=properties)
+    return services.broker.log[-1].message
+
+
 async def test_a_producer_is_asked_while_it_is_there(
     client: Client, services: FakeServices
 ) -> None:
     await client.join("g", "t")
-    await client.send("t", b"half", properties="UNIQ_KEY\x01k\x02PGROUP\x01p\x02")
-    message = services.broker.log[-1].message
+    message = await _half(client, services)
     place = HalfPlace("DefaultCluster", BROKER, 4711, 4711, "p")
     services.held.checks["p"][0](HalfCheck(place, message))
     asked = await client.pushed.get()
