@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import finalize
 
 from store.direct import PAGE_BYTES, aligned
@@ -35,36 +35,51 @@ STEP_BYTES: Final = 64 << 10
 AGAIN_S: Final = 0.002
 """When no commit came after which a read might have begun, it is looked at again."""
 
+LARGE_PAGE_BYTES: Final = 2 << 20
+"""Of x86-64, and of most others; where they are not, it is memory as any other."""
+
 BUFFERS_MAX: Final = CHUNKS_MAX // AHEAD_CHUNKS + DEPTH
 """Kept for use; if more are looked at, memory is made and given back."""
+
+
+class Space(NamedTuple):
+    """Part of a large page: the kernel takes a read into it in a quarter of the time, for it has
+    one page to pin instead of hundreds (measured)."""
+
+    memory: mmap
+    start: int
+    size: int
 
 
 class Buffers:
     """Memory for what is read. Whoever still looks at some of it keeps it from being used again."""
 
     def __init__(self) -> None:
-        self._free: dict[int, list[mmap]] = {CHUNK_BYTES: [], READ_BYTES_MAX: []}
+        self._free: dict[int, list[Space]] = {CHUNK_BYTES: [], READ_BYTES_MAX: []}
         self._is_closed = False
 
     def __len__(self) -> int:
         return sum([len(free) for free in self._free.values()])
 
-    def take(self, size: int) -> mmap:
+    def take(self, size: int) -> Space:
         """For *size* bytes or more."""
         room = CHUNK_BYTES if size <= CHUNK_BYTES else READ_BYTES_MAX
         free = self._free[room]
-        return free.pop() if free else aligned(room)
+        if not free:
+            memory = aligned(LARGE_PAGE_BYTES)
+            free += [Space(memory, at, room) for at in range(0, LARGE_PAGE_BYTES, room)]
+        return free.pop()
 
-    def lend(self, buffer: mmap, size: int) -> memoryview:
+    def lend(self, space: Space, size: int) -> memoryview:
         """Its first *size* bytes; it comes back when no view of them is left."""
-        lent = (ctypes.c_ubyte * len(buffer)).from_buffer(buffer)
-        finalize(lent, self.give_back, buffer).atexit = False
-        return memoryview(lent).cast("B")[:size]
+        lent = (ctypes.c_ubyte * size).from_buffer(space.memory, space.start)
+        finalize(lent, self.give_back, space).atexit = False
+        return memoryview(lent).cast("B")
 
-    def give_back(self, buffer: mmap) -> None:
-        free = self._free[len(buffer)]
+    def give_back(self, space: Space) -> None:
+        free = self._free[space.size]
         if len(free) < BUFFERS_MAX and not self._is_closed:
-            free.append(buffer)
+            free.append(space)
 
     def close(self) -> None:
         self._is_closed = True
@@ -75,7 +90,7 @@ class Buffers:
 class _Read:
     """A prefetch and how far it went."""
 
-    __slots__ = ("at", "buffer", "step", "work")
+    __slots__ = ("at", "space", "step", "work")
 
     def __init__(self, work: Prefetch, step: int) -> None:
         self.work = work
@@ -85,7 +100,7 @@ class _Read:
         self.at = 0
         """Bytes that are there."""
 
-        self.buffer: mmap | None = None
+        self.space: Space | None = None
 
     @property
     def asked(self) -> int:
@@ -163,7 +178,7 @@ class Prefetcher:
         assert self._kernel is not None
         assert isinstance(self._disk, RealDisk)
         work = read.work
-        buffer = read.buffer = read.buffer or self._buffers.take(work.size)
+        space = read.space = read.space or self._buffers.take(work.size)
         self._number += 1
         try:
             is_there = self._disk.begin_read(
@@ -171,8 +186,8 @@ class Prefetcher:
                 self._number,
                 work.name,
                 work.offset + read.at,
-                buffer,
-                read.at,
+                space.memory,
+                space.start + read.at,
                 read.asked,
             )
         except OSError:
@@ -192,11 +207,11 @@ class Prefetcher:
 
     def _went_on(self, read: _Read, size: int) -> None:
         """*size* bytes more, or minus an error's number."""
-        work, buffer = read.work, read.buffer
-        if self._is_closed or buffer is None:
+        work, space = read.work, read.space
+        if self._is_closed or space is None:
             return
         if read.at + size >= work.size:
-            work.data = self._buffers.lend(buffer, work.size)
+            work.data = self._buffers.lend(space, work.size)
             self._done(work)
         elif size < read.asked:  # the end of the file, or a bad sector behind what is wanted
             self._give_up(read)
@@ -207,8 +222,8 @@ class Prefetcher:
                 self._begin(self._allowed())
 
     def _give_up(self, read: _Read) -> None:
-        if read.buffer is not None:
-            self._buffers.give_back(read.buffer)
+        if read.space is not None:
+            self._buffers.give_back(read.space)
         self._read_in_thread(read.work)
 
     def _read_in_thread(self, work: Prefetch) -> None:

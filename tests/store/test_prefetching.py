@@ -95,11 +95,23 @@ async def test_what_cannot_be_read_is_told_too(folder: str) -> None:
 
 def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     buffers = Buffers()
-    buffer = buffers.take(5000)
-    view = buffers.lend(buffer, 5000)
+    space = buffers.take(5000)
+    free_count = len(buffers)
+    view = buffers.lend(space, 5000)
     part = view[10:20]
     del view
-    assert len(buffers) == 0
+    assert len(buffers) == free_count
     del part
-    assert len(buffers) == 1
-    assert buffers.take(5000) is buffer
+    assert len(buffers) == free_count + 1
+    assert buffers.take(5000) is space
+
+
+def test_no_two_reads_share_memory() -> None:
+    """Though they lie in one large page."""
+    buffers = Buffers()
+    sizes = [CHUNK_BYTES] * 9 + [READ_BYTES_MAX] * 3
+    views = [buffers.lend(buffers.take(size), size) for size in sizes]
+    for number, view in enumerate(views):
+        view[:] = bytes([number]) * len(view)
+    for number, view in enumerate(views):
+        assert bytes(view) == bytes([number]) * len(view)

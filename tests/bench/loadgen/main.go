@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"sort"
 	"sync"
@@ -63,6 +64,18 @@ func quantiles(all []*latencies) map[string]float64 {
 	return map[string]float64{"p50": at(.5), "p90": at(.9), "p99": at(.99), "max": at(1), "mean": mean(merged)}
 }
 
+// histogram counts samples by the bucket that they fall in, so that runs can be taken together:
+// bucket i begins at 1.01 to the i-th nanoseconds.
+func histogram(all []*latencies) map[int]int {
+	found := map[int]int{}
+	for _, l := range all {
+		for _, ns := range l.samples {
+			found[int(math.Log(float64(max(ns, 1)))/math.Log(1.01))]++
+		}
+	}
+	return found
+}
+
 func mean(ns []int64) float64 {
 	sum := 0.0
 	for _, value := range ns {
@@ -100,7 +113,7 @@ func measure(o options, count *atomic.Int64, lat []*latencies) {
 	fmt.Println("measured")
 	line, _ := json.Marshal(map[string]any{
 		"messages": n, "seconds": dt, "rate": float64(n) / dt,
-		"latency_us": quantiles(lat), "gen_cpu_pct": cpu / dt * 100,
+		"latency_us": quantiles(lat), "histogram": histogram(lat), "gen_cpu_pct": cpu / dt * 100,
 	})
 	fmt.Println(string(line))
 }
