@@ -62,14 +62,18 @@ class Shape:
     """What members have in common: everything but their ids and what is in their bodies."""
 
     __slots__ = (
-        "_alike", "_layout", "_sums", "behind", "body_size", "flag", "ids", "record_size",
-        "row_count", "size", "suffix", "text", "text_at", "topic_end",
+        "_alike", "_layout", "_sums", "behind", "body_size", "crc", "flag", "ids", "kind",
+        "record_size", "row_count", "size", "suffix", "text", "text_at", "topic_end",
     )  # fmt: skip
 
     def __init__(self, records: PlainRecords, member: bytes, text_at: int) -> None:
         """*member*: a plain one; *text_at*: where its properties begin."""
         _, _, _, self.flag, self.body_size = _HEAD.unpack_from(member)
         self.size = len(member)
+        self.kind = np.dtype(f"V{self.body_size}")
+        """Of numpy, for a body."""
+
+        self.crc = crc_of_size(self.body_size)
         self.text_at = text_at
         self.text = member[text_at:]
         """Properties of the first member."""
@@ -160,9 +164,8 @@ class Rows:
         made = self._made[at:end]
         if body_size:
             made[:, FRONT_BYTES : shape.behind] = rows[:, _HEAD_BYTES : _HEAD_BYTES + body_size]
-            kind, strides = f"V{body_size}", (shape.size,)
-            bodies = np.ndarray((count,), kind, batch.body, _HEAD_BYTES, strides)
-            self._crcs += map(crc_of_size(body_size), bodies.tolist())
+            bodies = np.ndarray((count,), shape.kind, batch.body, _HEAD_BYTES, (shape.size,))
+            self._crcs += map(shape.crc, bodies.tolist())
         text_at = shape.topic_end + _U16.size
         made[:, text_at : text_at + len(shape.text)] = rows[:, shape.text_at :]
         self.counts.append(count)
