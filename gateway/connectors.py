@@ -25,7 +25,12 @@ def apache_link(cluster: ClusterClient, broker: str, connect: Connect) -> Runnin
     from gateway.clusters.apache.link import ApacheLink
 
     return ApacheLink(
-        cluster.name, broker, connect, changed=cluster.link_changed, sign=cluster.sign
+        cluster.name,
+        broker,
+        connect,
+        changed=cluster.link_changed,
+        sign=cluster.sign,
+        node_filters=lambda: cluster.routes.node_filters,
     )
 
 

@@ -97,9 +97,7 @@ class StoreLink(Protocol):
 
     # ── sends ───────────────────────────────────────────────────────────────────────────
 
-    def template(
-        self, topic: str, properties: Properties | bytes, born_host: bytes
-    ) -> RecordTemplate:
+    def template(self, topic: str, text: Properties | bytes, born_host: bytes) -> RecordTemplate:
         """What all records of one head share, at this store."""
         ...
 

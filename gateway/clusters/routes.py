@@ -103,6 +103,14 @@ class RouteCache:
         return max((*tables, *(len(watch.view.names) for watch in self.watches)), default=0)
 
     @property
+    def node_filters(self) -> Mapping[str, Sequence[str]]:
+        """First level → filters that nodes of Apache rocketmq-mqtt read queues of."""
+        found: dict[str, Sequence[str]] = {}
+        for watch in self.watches:
+            found |= watch.view.node_filters
+        return found
+
+    @property
     def live_count(self) -> int:
         """Name servers that answer."""
         return sum(watch.is_live for watch in self.watches)

@@ -7,6 +7,7 @@ from gateway.clusters.link import refusal_of
 from protocols.canonical import StoredMessage
 from protocols.remoting.bodies import (
     ClusterInfo,
+    KVTable,
     RouteData,
     TopicConfig,
     TopicList,
@@ -23,6 +24,9 @@ from protocols.remoting.records import decode_records
 REQUEST_S_MAX: Final = 3.0
 READ_GROUP: Final = "TIDEGATE_READER"
 """Reads by offset have no group; brokers want a name."""
+
+NODES_NAMESPACE: Final = "LMQ"
+"""Of key-value configuration (``MetaPersistManagerSample``): first level → filters and commas."""
 
 _EMPTY_READS: Final = frozenset(
     (
@@ -57,6 +61,16 @@ async def topics_of_cluster(client: RemotingClient, broker_cluster: str) -> list
     fields = {"cluster": broker_cluster}
     answer = await request(client, RequestCode.GET_TOPICS_BY_CLUSTER, fields, broker_cluster)
     return decode_body(TopicList, answer.body).topic_list
+
+
+async def node_filters(client: RemotingClient) -> Mapping[str, tuple[str, ...]]:
+    """What is configured for nodes of Apache rocketmq-mqtt; most name servers have nothing."""
+    command = RemotingCommand(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": NODES_NAMESPACE})
+    answer = await client.request(command, REQUEST_S_MAX)
+    if answer.code != ResponseCode.SUCCESS:
+        return {}
+    table = decode_body(KVTable, answer.body).table
+    return {first: tuple(text.split(",")) for first, text in table.items() if text}
 
 
 async def route_of(client: RemotingClient, topic: str) -> RouteData | None:

@@ -201,10 +201,8 @@ class TidegateLink:
             return True
         return False
 
-    def template(
-        self, topic: str, properties: Properties | bytes, born_host: bytes
-    ) -> RecordTemplate:
-        return RecordTemplate(topic, properties, born_host=born_host, store_host=self._store_host)
+    def template(self, topic: str, text: Properties | bytes, born_host: bytes) -> RecordTemplate:
+        return RecordTemplate(topic, text, born_host=born_host, store_host=self._store_host)
 
     def take_pending(self, *, everything: bool = False) -> list[Run]:
         return self._frames.take_pending(everything=everything)

@@ -47,6 +47,9 @@ class View:
         self.names: frozenset[str] = frozenset()
         """Topics known by name only (Apache's name servers tell queues topic by topic)."""
 
+        self.node_filters: Mapping[str, Sequence[str]] = {}
+        """First level → filters that nodes of Apache rocketmq-mqtt read queues of."""
+
         self.instance = ""
         self.version = 0
         self.expected: tuple[str, ...] = ()

@@ -203,7 +203,8 @@ class MqttSettings(DoorSettings):
 
     apache_properties: bool = False
     """Write the properties and the tag of Apache rocketmq-mqtt (``originMqttTopic``,
-    ``qosLevel``, ``clientId``, ``MQTT_COMMON``) beside ours."""
+    ``qosLevel``, ``clientId``, ``MQTT_COMMON``) beside ours, and name the light queues that its
+    nodes read where an Apache broker is the store."""
 
     events_topic: str = Field(default="", pattern=r"^[a-zA-Z0-9_-]{0,64}$")
     """RocketMQ topic of online and offline events, which MQTT clients see under

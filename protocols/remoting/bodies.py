@@ -58,6 +58,12 @@ def encode_text(text: str) -> bytes:
     return _encode(text)
 
 
+class KVTable(_Body):
+    """Key-value configuration of one namespace."""
+
+    table: dict[str, str] = {}
+
+
 # ── route and registration ──────────────────────────────────────────────────────────────
 
 

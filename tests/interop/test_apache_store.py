@@ -5,15 +5,22 @@ MQTT publish → gRPC receive and AMQP publish → consume → ack, through the 
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import aio_pika
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from gateway.clusters.apache import requests
+from protocols.canonical import StoredMessage
+from protocols.remoting.client import RemotingClient
+from protocols.remoting.codes import RequestCode, ResponseCode
+from protocols.remoting.command import RemotingCommand
+from protocols.remoting.records import decode_records
 from tests.demo.cluster import create_topic
 from tests.support import apache_rocketmq
 from tests.support.apache_rocketmq import ApacheCluster
@@ -51,6 +58,25 @@ def publish(port: int, topic: str, bodies: list[bytes]) -> None:
         published(client, topic, body)
     client.disconnect()
     client.loop_stop()
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[RemotingClient]:
+    client = await RemotingClient.connect(address)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def pulled(broker: RemotingClient, queue_name: str) -> list[StoredMessage]:
+    """What a light queue has from its beginning, once it has something."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            command = requests.pull("%LMQ%node", queue_name, 0, 0, 32, broker="broker-a")
+            answer = await broker.request(command, PATIENCE_S)
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_records(answer.body)
 
 
 def test_mqtt_publish_is_received_over_grpc(gateway: Daemon) -> None:
@@ -113,3 +139,29 @@ def test_mqtt_subscriber_reads_from_apache(gateway: Daemon) -> None:
     assert got.get(timeout=PATIENCE_S) == b"kept"
     client.disconnect()
     client.loop_stop()
+
+
+async def test_nodes_of_rocketmq_mqtt_find_what_is_published(
+    apache: ApacheCluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """
+    With ``apache_properties``, in the light queues that such a node pulls.
+
+    The topic's own and the one of a filter that the name server lists, with the QoS in ``extData``.
+    """
+    create_topic(apache.broker, "boats")
+    async with connected(apache.namesrv) as name_server:
+        fields = {"namespace": "LMQ", "key": "boats", "value": "boats/+/speed"}
+        command = RemotingCommand(RequestCode.PUT_KV_CONFIG, fields)
+        assert (await name_server.request(command, PATIENCE_S)).code == ResponseCode.SUCCESS
+    with Daemons(tmp_path_factory.mktemp("nodes")) as daemons:
+        gateway = gateway_before(apache, daemons, "listeners.mqtt.apache_properties=true")
+        await asyncio.to_thread(publish, gateway.port("mqtt"), "boats/7/speed", [b"12 kn"])
+        async with connected(apache.broker) as broker:
+            for queue_name in ("%LMQ%boats%7%speed%", "%LMQ%boats%+%speed%"):
+                messages = await pulled(broker, queue_name)
+                assert [message.body for message in messages] == [b"12 kn"]
+                properties = dict(messages[0].properties)
+                assert properties["originMqttTopic"] == "boats/7/speed"
+                assert properties["extData"] == '{"qosLevel":"1"}'
+                assert properties["TAGS"] == "MQTT_COMMON"

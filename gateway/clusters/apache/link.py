@@ -13,6 +13,7 @@ from typing import Final
 from gateway.clusters.apache import APACHE, pop, requests
 from gateway.clusters.apache.fetching import LightFetching
 from gateway.clusters.apache.light import LightGroup, LightStream
+from gateway.clusters.apache.mqtt_nodes import Filters
 from gateway.clusters.apache.polling import ApachePolls
 from gateway.clusters.apache.requests import COMMIT_BIAS
 from gateway.clusters.apache.sender import ApacheSender
@@ -64,6 +65,7 @@ class ApacheLink:
         *,
         changed: Callable[["ApacheLink"], None],
         sign: Sign | None = None,
+        node_filters: Callable[[], Filters] = dict,
     ) -> None:
         self.cluster = cluster
         self.broker = broker
@@ -76,7 +78,7 @@ class ApacheLink:
         self._changed = changed
         self._sign = sign
         self._client: RemotingClient | None = None
-        self._sender = ApacheSender(cluster, broker, self._ask)
+        self._sender = ApacheSender(cluster, broker, self._ask, node_filters)
         self._polls = ApachePolls(
             cluster,
             broker,
@@ -185,10 +187,8 @@ class ApacheLink:
     def is_clear(self) -> bool:
         return not self._sender.is_congested
 
-    def template(
-        self, topic: str, properties: Properties | bytes, born_host: bytes
-    ) -> RecordTemplate:
-        return RecordTemplate(topic, properties, born_host=born_host)
+    def template(self, topic: str, text: Properties | bytes, born_host: bytes) -> RecordTemplate:
+        return RecordTemplate(topic, text, born_host=born_host)
 
     def submit(self, run: Run) -> None:
         self._sender.submit(run)

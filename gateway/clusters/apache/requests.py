@@ -22,6 +22,9 @@ LIGHT_TOPIC: Final = "tidegate_light"
 """Holds messages that only light queues want; a record must stand in some topic."""
 
 LIGHT_PREFIX: Final = "%LMQ%"
+EXTRA: Final = "extData"
+"""Where nodes of rocketmq-mqtt look for the QoS of a publish."""
+
 TEMPLATE_TOPIC: Final = "TBW102"
 QUEUE_COUNT: Final = 4
 PULL_COUNT_MAX: Final = 32
@@ -48,11 +51,15 @@ def _base32(value: bytes) -> str:
     return base64.b32encode(value).decode().rstrip("=")
 
 
-def send(broker: str, message: StoredMessage, dispatch: Sequence[str]) -> RemotingCommand:
+def send(
+    broker: str, message: StoredMessage, dispatch: Sequence[str], extra: str = ""
+) -> RemotingCommand:
     """SEND_MESSAGE_V2 of an encoded record; *dispatch*: light queues that list it too."""
     properties = message.properties_text.decode("utf-8", "replace")
     if dispatch:
         properties += f"INNER_MULTI_DISPATCH\x01{','.join(dispatch)}\x02"
+    if extra:
+        properties += f"{EXTRA}\x01{extra}\x02"
     fields = _send_fields(broker, message, properties)
     return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, message.body)
 

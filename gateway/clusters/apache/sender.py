@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.clusters.apache import requests
+from gateway.clusters.apache import mqtt_nodes, requests
 from gateway.clusters.batches import Run
 from gateway.clusters.frames import encode_extra, packing_of
 from gateway.clusters.link import refusal_of
@@ -37,10 +37,17 @@ Ask = Callable[[RemotingCommand, Answered], None]
 class ApacheSender:
     """What waits for one Apache broker and what is in flight to it."""
 
-    def __init__(self, cluster: str, broker: str, ask: Ask) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        broker: str,
+        ask: Ask,
+        node_filters: Callable[[], mqtt_nodes.Filters] = dict,
+    ) -> None:
         self._cluster = cluster
         self._broker = broker
         self._ask = ask
+        self._node_filters = node_filters
         self._lanes: dict[Call, deque[Run]] = {}
         self._busy: set[Call] = set()
         self.is_open = False
@@ -108,8 +115,12 @@ class ApacheSender:
         batch_id, _ = _batch_of(parts[0])
         if batch_id:
             return requests.send_batch(self._broker, records, batch_id)
-        names = [requests.light_topic(queue) for queue in _listed(parts[0])]
-        return requests.send(self._broker, records[0], names)
+        copy = parts[0].copy
+        names, extra = [requests.light_topic(queue) for queue in _listed(parts[0])], ""
+        if copy.is_primary and (address := mqtt_nodes.origin_of(copy.head, copy.topic)):
+            names += mqtt_nodes.queue_names(address, self._node_filters())
+            extra = mqtt_nodes.extra_of(copy.head)
+        return requests.send(self._broker, records[0], names, extra)
 
     def _settle(self, parts: Sequence[Run], answer: RemotingCommand | None) -> None:
         if answer is None:

@@ -15,11 +15,11 @@ routes:
 """
 
 
-def gateway_before(cluster: ApacheCluster, daemons: Daemons) -> Daemon:
+def gateway_before(cluster: ApacheCluster, daemons: Daemons, *settings: str) -> Daemon:
     """Everything goes to *cluster*."""
     namesrv = daemons.namesrv()
     daemons.store(namesrv, "store.cluster=beside", name="broker-d")
     config = daemons.folder / "gateway.yaml"
     beside = namesrv.addresses["namesrv"]
     config.write_text(CONFIG.format(apache=cluster.namesrv, beside=beside))
-    return daemons.gateway("", arguments=("-c", str(config)))
+    return daemons.gateway("", *settings, arguments=("-c", str(config)))
