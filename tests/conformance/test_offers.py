@@ -202,3 +202,17 @@ def test_a_tenants_retained_values_are_its_own(
         own.publish(word, b"", retain=True)
         own.subscribe(SubscribeItem(word))
         assert own.is_silent()
+
+
+def test_user_properties_beyond_what_a_record_holds_are_refused(server: Address, word: str) -> None:
+    """With 0x97, an imposed limit; what is as large as RocketMQ's records are passes."""
+    with Peer(server, V5, Connect(V5, word)) as peer:
+        peer.subscribe(SubscribeItem(word, 1))
+        fits, exceeds = ((0x26, ("k", "v" * size)) for size in (32_000, 33_000))
+        peer.send(Publish(word, b"x", 1, packet_id=1, properties=(exceeds,)))
+        peer.expect(Puback(1, Reason.QUOTA_EXCEEDED))
+        peer.send(Publish(word, b"x", 2, packet_id=2, properties=(exceeds,)))
+        peer.expect(Pubrec(2, Reason.QUOTA_EXCEEDED))
+        peer.send(Publish(word, b"x", 1, packet_id=3, properties=(fits,)))
+        peer.expect(Puback(3))
+        assert peer.take(Publish).properties == (fits,)
