@@ -136,9 +136,9 @@ class NameServerWatch:
         view = self.view
         before = view.brokers
         view.take_brokers(await standard.cluster_info(client))
-        view.node_filters = await standard.node_filters(client)
         self._has_spoken = True
         self._cache.heard(self, set())
+        view.node_filters = await standard.node_filters(client)
         names = await standard.topics_of_cluster(client, self._cache.broker_cluster)
         old, view.names = view.names, frozenset(names)
         if self._cache.is_lacking(view):
