@@ -49,7 +49,7 @@ _long: Final = Struct(">Q").pack_into
 class Plan:
     """Where the items of one set go: made once per frame, used for each item."""
 
-    __slots__ = ("lights", "number", "pack", "pair_count", "queue", "size", "touched")
+    __slots__ = ("lights", "number", "pack", "pair_count", "queue", "size")
 
     def __init__(self, queue: Queue | None, lights: Sequence[Queue]) -> None:
         self.queue = queue
@@ -58,8 +58,11 @@ class Plan:
         self.pair_count = len(self.lights)
         self.pack = entry_struct(self.pair_count).pack
         self.size = ENTRY.size + PAIR.size * self.pair_count
-        self.touched = self.lights if queue is None else (queue, *self.lights)
+
+    @property
+    def touched(self) -> tuple[Queue, ...]:
         """All of its queues."""
+        return self.lights if self.queue is None else (self.queue, *self.lights)
 
 
 NOWHERE: Final = Plan(None, ())

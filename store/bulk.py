@@ -70,7 +70,9 @@ class Places:
         """Per item: index of its message queue, then of its light queues; -1: no more."""
 
         shared, count = self.shared, len(plans)
-        if len(set(self.queues)) < count or any([plan.lights != shared for plan in plans]):
+        all_lights = [plan.lights for plan in plans]
+        is_shared = all_lights.count(shared) == count  # mostly one object: none is looked into
+        if not is_shared or len(set(self.queues)) < count:
             self.shared = None
             self.members = self._table(plans, set_indexes)[set_indexes]
             numbers = [queue.number if queue is not None else 0 for queue in self.queues]

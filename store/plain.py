@@ -17,6 +17,7 @@ from store.answers import FULL_HINT, STORE_FULL
 from store.appender import RUN_LENGTH_MIN, Draft, Plan, append_messages
 from store.bulk import Bulk
 from store.core import Core
+from store.index.queues import Queue
 from store.late import usable_lights
 from store.log.format import EntryFlag
 from store.metadata.topics import Topics
@@ -124,6 +125,9 @@ class PlainSender:
         self._at = (-1, -1)
         """Present versions of topics and queues: plans hold until one of them goes or changes."""
 
+        self._lights: tuple[Queue, ...] = ()
+        """Of the plan made last: most have the same, and one object of them is in a cache."""
+
     def append(self, runs: Sequence[PlainRun | PlainRows]) -> list[RunResult]:
         """Store *runs* in one block."""
         at = (self._topics.version, self._core.queues.version)
@@ -217,7 +221,14 @@ class PlainSender:
             self._topics.for_send(head.topic, head.queue_id)
         except Refused as refused:
             return RunResult(refused.code, hint=refused.hint)
-        lights = usable_lights(self._core, head.keys)
+        plan, queues = head.plan, self._core.queues
+        if plan is not None and head.planned_at is not None and queues.are_active(plan.touched):
+            head.planned_at = self._at  # another topic changed, or a queue that is none of its own
+            return plan
+        lights = tuple(usable_lights(self._core, head.keys))
+        if lights == self._lights:
+            lights = self._lights
+        self._lights = lights
         plan = Plan(self._core.message_queue(head.topic, head.queue_id), lights)
         head.plan = plan
         head.planned_at = self._at if len(lights) == len(head.keys) else None

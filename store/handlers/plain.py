@@ -48,13 +48,15 @@ Member = tuple[bytes | memoryview, int, bytes]
 class Lane(PlainHead):
     """What all sends to one message queue share, checked once."""
 
-    __slots__ = ("config", "records", "version")
+    __slots__ = ("config", "records", "topic_config", "version")
 
-    def __init__(self, context: Context, topic: str, queue_id: int) -> None:
-        super().__init__(topic, queue_id, DISPATCHED if is_addressed(topic) else ())
+    def __init__(self, context: Context, topic: TopicConfig, queue_id: int) -> None:
+        name = topic.name
+        super().__init__(name, queue_id, DISPATCHED if is_addressed(name) else ())
+        self.topic_config = topic
         self.version = context.engine.catalog.topics_version
         self.config = context.config
-        self.records = PlainRecords(topic, queue_id, context.store_host, context.config.cluster)
+        self.records = PlainRecords(name, queue_id, context.store_host, context.config.cluster)
 
 
 def learn_lane(context: Context, header: SendHeader, config: TopicConfig) -> None:
@@ -64,7 +66,16 @@ def learn_lane(context: Context, header: SendHeader, config: TopicConfig) -> Non
     if is_plain and header.topic[0] != "%":
         if len(context.lanes) >= LANES_MAX:
             context.lanes.clear()
-        context.lanes[header.topic, str(queue_id)] = Lane(context, header.topic, queue_id)
+        context.lanes[header.topic, str(queue_id)] = Lane(context, config, queue_id)
+
+
+def _renewed(context: Context, lane: Lane) -> bool:
+    """Whether *lane* is still right: the topic that changed is mostly another one than its own."""
+    catalog = context.engine.catalog
+    if catalog.topics.get(lane.topic) is not lane.topic_config:
+        return False
+    lane.version = catalog.topics_version
+    return True
 
 
 def split_batch(body: bytes | memoryview) -> list[Member]:
@@ -100,7 +111,7 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
     if (
         lane is None
         or lane.config is not context.config
-        or lane.version != context.engine.catalog.topics_version
+        or (lane.version != context.engine.catalog.topics_version and not _renewed(context, lane))
         or context.appends.is_pressed
     ):
         return False

@@ -68,7 +68,8 @@ class ColdIndex:
         self._pages: dict[int, Page] = {}
         self._directories: dict[int, Directory] = {}
         self._byte_count = 0
-        self._runs: dict[int, Runs] = {}
+        self.remembered: dict[int, Runs] = {}
+        """Where queues are, by number."""
 
     # ── files ───────────────────────────────────────────────────────────────────────────
 
@@ -228,15 +229,15 @@ class ColdIndex:
 
     def runs(self, queue: "Queue") -> Runs:
         """Where the queue is; walks its chain if that is not remembered."""
-        runs = self._runs.pop(queue.number, None)
+        runs = self.remembered.pop(queue.number, None)
         if runs is None:
             runs = Runs()
             for number, index, row in self._walk(queue):
                 runs.add(row.first, row.first + row.size, number, index)
             runs.reverse()
-            if len(self._runs) >= RUN_TABLES_MAX:
-                del self._runs[next(iter(self._runs))]
-        self._runs[queue.number] = runs
+            if len(self.remembered) >= RUN_TABLES_MAX:
+                del self.remembered[next(iter(self.remembered))]
+        self.remembered[queue.number] = runs
         return runs
 
     def _walk(self, queue: "Queue") -> Iterator[tuple[int, int, Row]]:
@@ -267,11 +268,11 @@ class ColdIndex:
 
     def extend(self, queue: "Queue", first: int, end: int, number: int, index: int) -> None:
         """The queue has a run in one more sealed segment: offsets from *first* up to *end*."""
-        runs = self._runs.get(queue.number)
+        runs = self.remembered.get(queue.number)
         if runs is None:
-            if not queue.topic or queue.sealed or len(self._runs) >= RUN_TABLES_MAX:
+            if not queue.topic or queue.sealed or len(self.remembered) >= RUN_TABLES_MAX:
                 return
-            self._runs[queue.number] = runs = Runs()
+            self.remembered[queue.number] = runs = Runs()
         runs.add(first, end, number, index)
 
     def slice(self, queue: "Queue", start: int, stop: int) -> Sequence[int]:
@@ -313,7 +314,7 @@ class ColdIndex:
         self.sealed.pop(number, None)
         self.remnants.drop(number)
         self._byte_count -= self._forget(number)
-        for runs in self._runs.values():
+        for runs in self.remembered.values():
             runs.drop(number)
 
     def leave(self, remnant: Remnant) -> None:
@@ -323,15 +324,15 @@ class ColdIndex:
         rows: dict[int, list[tuple[int, Row]]] = {}
         for index in range(len(remnant.directory)):
             row = remnant.directory.row(index)
-            if row.queue in self._runs:
+            if row.queue in self.remembered:
                 rows.setdefault(row.queue, []).append((index, row))
         self.drop(remnant.number)
         self.remnants.put(remnant)
         for queue, found in rows.items():
-            self._runs[queue].insert(remnant.number, found)
+            self.remembered[queue].insert(remnant.number, found)
 
     def forget(self, queue: "Queue") -> None:
-        self._runs.pop(queue.number, None)
+        self.remembered.pop(queue.number, None)
 
     @property
     def byte_count(self) -> int:

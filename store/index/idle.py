@@ -7,10 +7,13 @@ asked for becomes an object again, and its row is free for another.
 """
 
 from array import array
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from protocols.canonical import is_created_explicitly
+
+if TYPE_CHECKING:
+    from store.index.queues import Queue
 
 KEY_BYTES: Final = 16
 SLOTS_MIN: Final = 16
@@ -31,6 +34,7 @@ class IdleQueue(NamedTuple):
     next: int
     first: int
     sealed: int
+    name: str = ""
 
 
 class Shard:
@@ -72,24 +76,35 @@ class Shard:
         row = self.slots[self._slot(key)]
         return row - 1 if row else -1
 
-    def add(self, queue: IdleQueue) -> int:
+    def add(self, queue: "Queue | IdleQueue") -> int:
+        """Its row. Nothing has its key yet."""
         if self.used_count >= LOAD_MAX * len(self.slots):
             self._grow()
+        key = queue.key
         if self.free:
             row = self.free.pop()
-            self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = queue.key
+            self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
             self.numbers[row], self.nexts[row] = queue.number, queue.next
             self.firsts[row], self.sealeds[row] = queue.first, queue.sealed
         else:
             row = len(self.numbers)
-            self.keys += queue.key
+            self.keys += key
             self.numbers.append(queue.number)
             self.nexts.append(queue.next)
             self.firsts.append(queue.first)
             self.sealeds.append(queue.sealed)
-        self.slots[self._slot(queue.key)] = row + 1
+        self._take_slot(key, row)
         self.used_count += 1
         return row
+
+    def _take_slot(self, key: bytes, row: int) -> None:
+        """The first that is free behind the key's place: it is not there, so none is compared."""
+        slots = self.slots
+        mask = len(slots) - 1
+        at = int.from_bytes(key[4:8], "little") & mask
+        while slots[at]:
+            at = (at + 1) & mask
+        slots[at] = row + 1
 
     def _grow(self) -> None:
         size = len(self.slots)
@@ -98,7 +113,7 @@ class Shard:
         self.slots = array("I", [FREE]) * size
         for row, number in enumerate(self.numbers):
             if number:
-                self.slots[self._slot(self.key(row))] = row + 1
+                self._take_slot(self.key(row), row)
         self.used_count = len(self)
 
     def key(self, row: int) -> bytes:
@@ -143,19 +158,22 @@ class IdleTable:
     def __len__(self) -> int:
         return self.count
 
-    def add(self, queue: IdleQueue, name: str) -> None:
-        index = queue.key[-1]
-        shard = self._shards.get(index)
-        if shard is None:
-            shard = self._shards[index] = Shard()
-        row = shard.add(queue)
-        page = self._by_number.get(queue.number // PAGE)
-        if page is None:
-            page = self._by_number[queue.number // PAGE] = array("Q", [0]) * PAGE
-        page[queue.number % PAGE] = (row << 8 | index) + 1
-        if name:
-            self.names[queue.number] = name
-        self.count += 1
+    def add_all(self, queues: "Sequence[Queue | IdleQueue]") -> None:
+        """They are rows from now on."""
+        shards, pages, names = self._shards, self._by_number, self.names
+        for queue in queues:
+            number, index = queue.number, queue.key[-1]
+            shard = shards.get(index)
+            if shard is None:
+                shard = shards[index] = Shard()
+            row = shard.add(queue)
+            page = pages.get(number // PAGE)
+            if page is None:
+                page = pages[number // PAGE] = array("Q", [0]) * PAGE
+            page[number % PAGE] = (row << 8 | index) + 1
+            if queue.name:
+                names[number] = queue.name
+        self.count += len(queues)
 
     def _place(self, number: int) -> tuple[Shard, int] | None:
         page = self._by_number.get(number // PAGE)

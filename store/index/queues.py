@@ -151,10 +151,10 @@ class Queue:
         *count* from offset *first* on are its row *index*.
         """
         end = first + count
-        self.cold.extend(self, first, end, number, index)
+        if not self.sealed or self.number in self.cold.remembered:
+            self.cold.extend(self, first, end, number, index)
         self.sealed = number
-        gone = end - self.hot_first
-        del self.entries[:gone]
+        del self.entries[: end - self.hot_first]
         self.hot_first = end
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
@@ -278,6 +278,14 @@ class QueueTable:
         """Without waking one that rests."""
         return self._by_number.get(number)
 
+    def actives(self, numbers: Iterable[int]) -> Iterator[Queue | None]:
+        """The same for each of *numbers*."""
+        return map(self._by_number.get, numbers)
+
+    def are_active(self, queues: Iterable[Queue]) -> bool:
+        """None of these objects went or rests."""
+        return all([self._by_number.get(queue.number) is queue for queue in queues])
+
     def get(self, number: int) -> Queue | None:
         queue = self._by_number.get(number)
         if queue is None and self.idle.count:
@@ -324,8 +332,7 @@ class QueueTable:
         resting = [queue for queue in queues if queue.can_rest]
         for queue in resting:
             self._forget(queue)
-            row = IdleQueue(queue.number, queue.key, queue.next, queue.first, queue.sealed)
-            self.idle.add(row, queue.name)
+        self.idle.add_all(resting)
         self.version += bool(resting)
 
     def note_unread(self, queue: Queue) -> None:

@@ -61,6 +61,8 @@ class SealWork:
         end = self.segment.end
         part = list(islice(self._queues, QUEUES_PER_STEP))
         directory, places = self.draft.directory, self.draft.places
+        add_queue, add_first = directory.queues.append, directory.firsts.append
+        add_count, add_previous = directory.counts.append, directory.previous.append
         for queue in part:
             held = queue.entries
             if not held or queue.is_volatile:
@@ -75,10 +77,10 @@ class SealWork:
                     queue.number, [(at, one) for at, (one, two) in rows if one != two], queue.sealed
                 )
                 continue
-            directory.queues.append(queue.number)
-            directory.firsts.append(queue.hot_first)
-            directory.counts.append(count)
-            directory.previous.append(queue.sealed)
+            add_queue(queue.number)
+            add_first(queue.hot_first)
+            add_count(count)
+            add_previous(queue.sealed)
             places += held if count == len(held) else held[:count]
         if len(part) == QUEUES_PER_STEP:
             return False
@@ -114,19 +116,18 @@ class SealWork:
             self._cold.adopt(header)
             self._released = self._place = 0
         start, stop = self._released, min(self._released + QUEUES_PER_STEP, len(directory))
-        at, get, lights = self._place, core.queues.get, []
+        at, lights = self._place, []
         rows = zip(
             range(start, stop),
-            directory.queues[start:stop],
+            core.queues.actives(directory.queues[start:stop]),
             directory.firsts[start:stop],
             directory.counts[start:stop],
             strict=True,
         )
-        for index, queue_number, first, count in rows:
-            queue = get(queue_number)
+        for index, queue, first, count in rows:
             if queue is not None:
-                skipped = first - queue.hot_first
-                if 0 <= skipped < len(queue.entries) and queue.entries[skipped] == places[at]:
+                held, skipped = queue.entries, first - queue.hot_first
+                if 0 <= skipped < len(held) and held[skipped] == places[at]:
                     queue.seal(first, count, number, index)
                     if not queue.topic:
                         lights.append(queue)

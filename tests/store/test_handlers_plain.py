@@ -2,9 +2,12 @@
 
 import pytest
 
+from protocols.canonical import DISPATCH_KEY
+from protocols.errors import Code
 from protocols.remoting.plain_records import PlainRecords
+from store.answers import TopicConfig
 from store.handlers.plain import ids_of_runs, message_ids
-from store.plain import PlainHead, PlainRun
+from store.plain import PlainHead, PlainRun, RunResult
 from tests.store.engine_kit import Driver, make_record
 
 
@@ -55,3 +58,29 @@ def test_each_run_gets_its_own_result() -> None:
         driver.drain()
         assert [tuple(result.offsets) for result in pending.value] == wanted
         assert [len(result.positions) for result in pending.value] == [len(x) for x in wanted]
+
+
+def test_what_a_queue_means_is_kept_until_it_changes() -> None:
+    """Another topic comes: nothing is looked up again. Its own goes, or is closed: it is."""
+    driver = Driver()
+    driver.topic("a")
+    record = make_record("a", b"x", UNIQ_KEY="1")
+    head = PlainHead("a", 0, (DISPATCH_KEY,))
+    run = PlainRun(head, [record], [len(record)], [0])
+
+    def send() -> RunResult:
+        pending = driver.engine.append_plain([run], driver.now)
+        driver.drain()
+        return pending.value[0]
+
+    assert [tuple(send().offsets), tuple(send().offsets)] == [(0,), (1,)]
+    plan = head.plan
+    driver.topic("b")
+    assert (tuple(send().offsets), head.plan) == ((2,), plan)
+    driver.engine.catalog.delete_topic("a", driver.now)
+    assert send().code == Code.TOPIC_NOT_FOUND
+    driver.topic("a")
+    assert tuple(send().offsets) == (0,)
+    assert head.plan is not plan
+    driver.engine.catalog.put_topic(TopicConfig("a", perm=4), driver.now)
+    assert send().code == Code.FORBIDDEN

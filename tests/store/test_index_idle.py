@@ -127,7 +127,7 @@ def test_the_table_does_what_a_dictionary_does() -> None:
     table, model = IdleTable(), dict[int, IdleQueue]()
     for number in range(1, 4000):
         row = IdleQueue(number, random.randbytes(16), random.randrange(1 << 40), 1, number % 9)
-        table.add(row, "")
+        table.add_all([row])
         model[number] = row
         if random.random() < 0.5:
             gone = random.choice(list(model))

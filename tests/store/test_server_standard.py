@@ -146,6 +146,25 @@ async def test_a_body_over_the_limit_is_illegal(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
 
+async def test_a_known_queue_is_looked_at_again_when_its_topic_changes(
+    store: Store, client: RemotingClient
+) -> None:
+    """Not when another one does: with 20,000 topics, one of them changes every moment."""
+    assert store._server is not None
+    lanes = store._server.context.lanes
+    for number in range(2):
+        await send(client, b"x", i=f"UNIQ_KEY\x01{number}\x02")
+    known = lanes["T", "0"]
+    await send(client, b"x", "Other", i="UNIQ_KEY\x012\x02")
+    await send(client, b"x", i="UNIQ_KEY\x013\x02")
+    assert lanes["T", "0"] is known
+    update = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "4"}
+    assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, update)).code == 0
+    fields = send_fields(i="UNIQ_KEY\x014\x02")
+    answer = await ask(client, RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    assert answer.code == ResponseCode.NO_PERMISSION
+
+
 async def test_permissions_are_enforced(client: RemotingClient) -> None:
     """A topic without W refuses sends, one without R refuses pulls."""
     for perm, code in (("4", RequestCode.SEND_MESSAGE_V2), ("2", RequestCode.PULL_MESSAGE)):
