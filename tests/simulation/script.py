@@ -231,7 +231,7 @@ class Script(Consumers):
     ) -> tuple[list[int], dict[int, int]]:
         """(offsets, refusals by item) that the frame should be answered with."""
         model = self.head.fork()
-        is_full = not self.engine._room.has_room_for(size)
+        is_full = not self.engine.room.has_room_for(size)
         stuck = model.stuck(gateway.name, gateway.answered)
         offsets: list[int] = []
         codes: dict[int, int] = {}
@@ -270,7 +270,7 @@ class Script(Consumers):
             one = SendSet(int(SetFlag.IS_PRIMARY), "t", 0, ())
             items = [(one, b"?", order, NO_ONCE_KEY, {}, 1) for order in (1, 2, 3)]
             frame = _frame(gateway, items, gateway.frame + 2)
-            if not engine._room.has_room_for(len(frame.records)):
+            if not engine.room.has_room_for(len(frame.records)):
                 continue
             refused = engine.send(gateway.name, frame, self.now).value.refused
             stuck = model.stuck(gateway.name, gateway.answered)
@@ -281,7 +281,7 @@ class Script(Consumers):
         body, queue_id = self.body(), self.random.randrange(2)
         order = self.random.choice([0, 1])
         record = AppendRecord("t", queue_id, make_record("t", body), (A,), order)
-        is_full = not self.engine._room.has_room_for(len(record.record))
+        is_full = not self.engine.room.has_room_for(len(record.record))
         (result,) = self.engine.append([record], self.now).value
         if is_full:
             expect("a full store answers", result.code, STORE_FULL)
