@@ -286,7 +286,8 @@ class LimitsConfig(ConfigModel):
     """Absent: nobody is banned by itself."""
 
     connections_max: Count = Field(default=100_000, ge=1)
-    """Client connections over all listeners."""
+    """Client connections over all listeners; never more than the system lets the process open
+    (``ulimit -n``), of which some are kept for files and stores."""
 
     store_wait: DurationMs = Field(default=10_000, ge=0, le=300_000)
     """How long a publish waits for a store that is away and that it could not do without, before it

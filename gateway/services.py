@@ -16,6 +16,7 @@ from gateway.rules import facts_of
 from gateway.throttle import Bucket, Throttle
 from protocols import clock
 from protocols.canonical import Call, Identity
+from protocols.descriptors import for_clients
 from protocols.directory import Directory
 from protocols.errors import Code, Refused
 from protocols.exchanges import Exchange
@@ -119,7 +120,7 @@ class GatewayServices:
         self.bans = bans
         self.draining = draining
         self.observer = observer
-        self._connections_max = limits.connections_max
+        self._connections_max = min(limits.connections_max, for_clients())
         self._flapping = Flapping(limits.flapping) if limits.flapping is not None else None
         self._tasks = Tasks("services")
         self._opened = opened

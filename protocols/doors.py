@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols import clock, proxying, unix_sockets
 from protocols.daemon.units import Rate, Texts
+from protocols.descriptors import Factory, Spared
 from protocols.driver import ACCEPTS_AT_ONCE, BACKLOG, Driver, listen, split_bind
 from protocols.errors import PeerError
 from protocols.observing import Meter, Metrics
@@ -62,9 +63,6 @@ class DoorSettings(BaseModel):
     """New connections, such as ``500/s``; more wait in the kernel's queue (at most 4096)."""
 
 
-Factory = Callable[[], asyncio.Protocol]
-
-
 async def open_door(
     factory: Factory,
     bind: str,
@@ -76,11 +74,17 @@ async def open_door(
     handshake_s_max: float = 5.0,
 ) -> "Listening":
     """Listen. Raises OSError: the port is taken, a certificate cannot be read."""
+    factory = Spared(factory, name)
     if settings.tls is None and not settings.proxy_protocol and settings.accept_rate is None:
         return await listen(factory, bind)
     door = Door(factory, settings, name, metrics, alpn, handshake_s_max)
     await door.open(bind)
     return door
+
+
+async def open_plain(factory: Factory, bind: str) -> "Listening":
+    """The same without any settings."""
+    return await listen(Spared(factory, bind), bind)
 
 
 class Door:

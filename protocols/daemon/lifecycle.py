@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from protocols.descriptors import raise_limit
 from protocols.errors import ConfigError, GatewayError
 from protocols.tasks import Tasks
 
@@ -75,6 +76,7 @@ def run(
 
     logs.set_up(log_level)
     tune_memory()
+    raise_limit()
     with _pid_file(pid_file), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(build))
 

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from protocols.doors import Factory, Listening, open_door
+from protocols.descriptors import Factory
+from protocols.doors import Listening, open_door
 from protocols.driver import split_bind
 from protocols.pipeline import Services
 from protocols.remoting.front import Front

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from protocols import clock
-from protocols.doors import Door, Factory, Listening
-from protocols.driver import Driver, InPlaceDriver, listen
+from protocols.descriptors import Factory
+from protocols.doors import Door, Listening, open_plain
+from protocols.driver import Driver, InPlaceDriver
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.connection import (
     HANDSHAKE_S_MAX,
@@ -167,7 +168,7 @@ async def serve_remoting(
     handler: RemotingHandler,
     bind: str,
     *,
-    open_: Callable[[Factory, str], Awaitable[Listening]] = listen,
+    open_: Callable[[Factory, str], Awaitable[Listening]] = open_plain,
     frame_bytes_max: int = FRAME_BYTES_MAX,
     handshake_s_max: float = HANDSHAKE_S_MAX,
     idle_s_max: float = IDLE_S_MAX,
