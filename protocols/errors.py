@@ -15,6 +15,9 @@ never the text.
 """
 
 from enum import IntEnum
+from typing import Final
+
+import msgspec
 
 
 class Code(IntEnum):
@@ -70,6 +73,10 @@ class Code(IntEnum):
     VERSION_UNSUPPORTED = 50501
     VERIFY_FIFO_MESSAGE_UNSUPPORTED = 50502
     FAILED_TO_CONSUME_MESSAGE = 60000
+
+
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of bytes from a peer that are not what they should be."""
 
 
 class GatewayError(Exception):

@@ -16,7 +16,7 @@ import msgspec
 from gateway.clusters.link import refusal_of
 from gateway.clusters.presence import GatewayPresence
 from protocols import clock
-from protocols.errors import Code, PeerError, Refused
+from protocols.errors import MALFORMED, Code, PeerError, Refused
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -64,7 +64,7 @@ def decoded(body: bytes | memoryview, kind: type[T], subject: str) -> T:
     """A msgpack body. Raises PeerError."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise PeerError(f"{subject}: {error}") from error
 
 

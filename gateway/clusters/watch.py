@@ -15,7 +15,7 @@ import msgspec
 from gateway.clusters import standard
 from gateway.clusters.link import refusal_of
 from gateway.clusters.views import View
-from protocols.errors import PeerError
+from protocols.errors import MALFORMED, PeerError
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -161,5 +161,5 @@ def _changes_in(answer: RemotingCommand) -> RouteChanges:
             if stream.unconsumed_tail:
                 raise PeerError(f"routes of more than {CHANGES_BYTES_MAX} bytes")
         return msgspec.msgpack.decode(body, type=RouteChanges)
-    except (zlib.error, msgspec.MsgspecError) as error:
+    except (zlib.error, *MALFORMED) as error:
         raise PeerError(f"ROUTE_WATCH: {error}") from error

@@ -25,6 +25,9 @@ logger = logging.getLogger("tidegate.events")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+CLIENT_GONE: Final = 499
+"""Nobody is there to answer, as nginx has it in its logs."""
+
 PULL_VERBS: Final = "receive|acknowledge|release|reject|renewLock"
 
 
@@ -112,7 +115,9 @@ class _Refusals:
             more = {"Allow": allow} if allow else {}
             return _response(Problem(error.status, error.reason), more)
         except ConnectionError:
-            raise  # nobody is there to answer
+            return web.Response(
+                status=CLIENT_GONE
+            )  # aiohttp writes none; it would log what is raised
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return _response(Problem(500, "the gateway has a fault"))

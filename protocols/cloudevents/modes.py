@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from protocols.errors import GatewayError
+from protocols.errors import MALFORMED, GatewayError
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
@@ -26,7 +26,6 @@ JSON: Final = "application/json"
 REQUIRED: Final = ("specversion", "id", "source", "type")
 PREFIX: Final = "ce-"
 
-NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the JSON decoder raises: the last for documents nested deeper than it goes."""
 
 _NAME: Final = re.compile(r"[a-z0-9]+")
@@ -122,7 +121,7 @@ def decode_structured(body: bytes | msgspec.Raw) -> Event:
     """One event of the JSON format. Raises BadEvent."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except NOT_JSON as error:
+    except MALFORMED as error:
         raise BadEvent("body", f"is no JSON object: {error}") from None
     attributes: dict[str, str] = {}
     for name, raw in members.items():
@@ -142,7 +141,10 @@ def decode_structured(body: bytes | msgspec.Raw) -> Event:
 
 def _attribute_text(name: str, raw: msgspec.Raw) -> str | None:
     """A JSON value as canonical string; None for null."""
-    value = msgspec.json.decode(raw)
+    try:
+        value = msgspec.json.decode(raw)
+    except MALFORMED as error:  # what is kept as it is, is not looked into before
+        raise BadEvent(name, f"is no JSON: {error}") from None
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -159,16 +161,21 @@ def _decode_data(members: Mapping[str, msgspec.Raw], content_type: str) -> bytes
         try:
             text = msgspec.json.decode(members["data_base64"], type=str)
             return base64.b64decode(text, validate=True)
-        except (msgspec.ValidationError, binascii.Error, ValueError):
+        except (*MALFORMED, binascii.Error, ValueError):
             raise BadEvent("data_base64", "is no base64 text") from None
     raw = members.get("data")
     if raw is None:
         return None
     if not content_type or is_json(content_type):
-        return bytes(raw)
+        data = bytes(raw)
+        try:
+            data.decode()  # the rest of what JSON must be was looked at
+        except UnicodeDecodeError as error:
+            raise BadEvent("data", f"is no JSON: {error}") from None
+        return data
     try:
         return msgspec.json.decode(raw, type=str).encode()
-    except msgspec.ValidationError:
+    except MALFORMED:
         raise BadEvent("data", f"must be a string: '{content_type}' is not JSON") from None
 
 
@@ -177,7 +184,7 @@ def _decode_batch(media_type: str, body: bytes, batch_max: int) -> list[Event]:
         raise BadEvent("Content-Type", f"'{media_type}': only {BATCH}", status=415)
     try:
         items = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except NOT_JSON as error:
+    except MALFORMED as error:
         raise BadEvent("body", f"is no JSON array: {error}") from None
     if len(items) > batch_max:
         raise BadEvent("body", f"{len(items)} events, at most {batch_max}", status=413)
@@ -280,6 +287,6 @@ def is_json(content_type: str) -> bool:
 def _is_json_text(data: bytes) -> bool:
     try:
         msgspec.json.decode(data)
-    except NOT_JSON:
+    except MALFORMED:
         return False
     return True

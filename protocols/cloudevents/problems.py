@@ -78,7 +78,7 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
         }
-        return msgspec.json.encode(document | self.more)
+        return msgspec.json.encode(_printable(document | self.more))
 
     def headers(self) -> dict[str, str]:
         headers = {"Content-Type": CONTENT_TYPE}
@@ -87,6 +87,16 @@ class Problem(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = 'Basic realm="tidegate", charset="UTF-8"'
         return headers
+
+
+def _printable(document: dict[str, Any]) -> dict[str, Any]:
+    """Without the bytes that a header had and UTF-8 has not: they are quoted in hints."""
+    return {
+        name: value.encode("utf-8", "backslashreplace").decode()
+        if isinstance(value, str)
+        else value
+        for name, value in document.items()
+    }
 
 
 def status_of(code: Code) -> int:

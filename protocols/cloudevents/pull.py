@@ -17,9 +17,8 @@ from protocols.cloudevents import mapping, modes
 from protocols.cloudevents.access import CONSUME, TOPIC, Access, qualified
 from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.ingest import read_body
-from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
-from protocols.errors import Code
+from protocols.errors import MALFORMED, Code
 from protocols.groups import AckResult, GroupSpec, InvisibleTimeChange, PopRequest, Read, Start
 from protocols.pipeline import Services, TopicInfo
 from protocols.rocketmq_groups import as_configured
@@ -72,7 +71,7 @@ class Pull:
         body = await read_body(request, self._config.body_s_max)
         try:
             asked = msgspec.json.decode(body, type=dict[str, Any]) if body.strip() else {}
-        except NOT_JSON as error:
+        except MALFORMED as error:
             raise Problem(400, f"the body is no JSON object: {error}") from error
         return asked | dict(request.query)
 

@@ -17,9 +17,9 @@ import msgspec
 from protocols.canonical import QueueKind, QueueRef
 from protocols.cloudevents.config import CloudEventsConfig
 from protocols.cloudevents.filters import compile_filters
-from protocols.cloudevents.modes import NOT_JSON
 from protocols.cloudevents.problems import Problem
 from protocols.directory import Subscription
+from protocols.errors import MALFORMED
 from protocols.groups import GroupSpec, Read, Start
 from protocols.subjects import is_valid_filter
 
@@ -147,7 +147,7 @@ def parse(
     """
     try:
         document = msgspec.json.decode(body, type=dict[str, Any])
-    except NOT_JSON as error:
+    except MALFORMED as error:
         raise Problem(400, f"the body is no JSON object: {error}") from error
     _check_members("", document, MEMBERS)
     document = {name: value for name, value in document.items() if value is not None}

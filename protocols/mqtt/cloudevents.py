@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from protocols.canonical import Message, Properties
+from protocols.errors import MALFORMED
 from protocols.stored_names import EVENT_PREFIX
 
 REQUIRED: Final = ("specversion", "id", "source", "type")
@@ -66,7 +67,7 @@ def _taken_apart(message: Message, *, is_implied: bool) -> Message:
     try:
         event = msgspec.json.decode(message.body)
         attributes, data, kind = _parts(event)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
+    except (*MALFORMED, ValueError):
         return message  # plain devices send JSON too
     kept = [pair for pair in message.properties if pair[0] != CONTENT_TYPE]
     kept += [(EVENT_PREFIX + name, value) for name, value in attributes.items()]
@@ -139,7 +140,7 @@ def _data(content_type: str, body: bytes) -> tuple[str, Any]:
         try:
             msgspec.json.decode(body)
             return "data", msgspec.Raw(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except MALFORMED:
             pass
     if content_type.startswith("text/"):
         try:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from protocols.errors import PeerError
+from protocols.errors import MALFORMED, PeerError
 from protocols.remoting.codes import LANGUAGES, TRUNCATED_CODES, RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.private import PrivateCode
@@ -234,7 +234,7 @@ def decode_frame(frame: Frame) -> RemotingCommand:
 def _decode_json_header(header: bytes, body: bytes | memoryview) -> RemotingCommand:
     try:
         plain = _decode_plain_json(header)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except MALFORMED:
         return _decode_any_json_header(header, body)
     return RemotingCommand(
         plain.code,
@@ -252,7 +252,7 @@ def _decode_any_json_header(header: bytes, body: bytes | memoryview) -> Remoting
     """A header that is not as Java writes it: nulls and numbers among the fields, or no header."""
     try:
         parsed = _decode_json(header)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise PeerError(f"JSON header: {error}") from error
     given = parsed.ext_fields or {}
     return RemotingCommand(

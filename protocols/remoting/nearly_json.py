@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from protocols.errors import PeerError
+from protocols.errors import MALFORMED, PeerError
 
 BODY_DEPTH_MAX: Final = 64
 """Nesting of a body that is no plain JSON; deeper is refused."""
@@ -23,7 +23,7 @@ def parse(data: bytes | memoryview) -> Any:
         return msgspec.json.decode(data)
     except RecursionError as error:
         raise PeerError("body: nested too deep") from error
-    except msgspec.DecodeError:
+    except MALFORMED:
         pass
     try:
         text = str(data, "utf-8")

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
-from protocols.errors import Code, Refused
+from protocols.errors import MALFORMED, Code, Refused
 from protocols.remoting.command import RemotingCommand
 
 S = TypeVar("S")
@@ -14,7 +14,7 @@ def decode(request: RemotingCommand, kind: type[S]) -> S:
     """The msgpack body as *kind*. Raises Refused(BAD_REQUEST) if it is none."""
     try:
         return msgspec.msgpack.decode(request.body, type=kind)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise Refused(
             Code.BAD_REQUEST, f"request {request.code}", f"body is no {kind.__name__}: {error}"
         ) from error

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from protocols.canonical import Call, Delivery
+from protocols.cloudevents.access import Access
 from protocols.cloudevents.adapter import CloudEventsAdapter
 from protocols.errors import ConfigError
 from protocols.groups import PopRequest
@@ -314,3 +315,20 @@ async def test_a_receive_whose_client_has_gone_takes_nothing(
         assert answer.status == 202
     _, found = await post(client, url, {"maxWaitTime": 5})
     assert [one["brokerProperties"]["deliveryCount"] for one in found["value"]] == [1]
+
+
+async def test_a_request_whose_client_has_gone_leaves_no_traceback(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may close before its request is looked at; what a handler raises, aiohttp logs."""
+
+    async def gone(access: Access, request: object) -> Call:
+        raise ConnectionResetError("the client has gone")
+
+    monkeypatch.setattr(Access, "call_of", gone)
+    reader, writer = await asyncio.open_connection(*listener.address)
+    writer.write(b"GET /subscriptions HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 499")
+    writer.close()
+    assert not caplog.records

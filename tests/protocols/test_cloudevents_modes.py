@@ -20,6 +20,7 @@ from protocols.cloudevents.modes import (
     encode_binary,
     encode_structured,
 )
+from protocols.cloudevents.problems import Problem
 from protocols.cloudevents.verdicts import Fate, backoff_ms, has_consent, judge, retry_after_ms
 
 REQUIRED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
@@ -328,3 +329,23 @@ def test_base64_of_binary_data() -> None:
     """Data that is no JSON or text goes as data_base64."""
     document = json.loads(encode_structured(Event(attributes=REQUIRED, data=b"\xff")))
     assert document["data_base64"] == base64.b64encode(b"\xff").decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("id", b'"\xb1"'), ("data", b'{"a":"\xb1"}'), ("data_base64", b'"\xb1"')],
+)
+def test_members_that_are_no_text_are_refused(name: str, value: bytes) -> None:
+    """Found by mutation: what is kept as it stands is not looked into before."""
+    members = json.dumps({key: item for key, item in REQUIRED.items() if key != name}).encode()
+    body = b'%s,"%s":%s}' % (members[:-1], name.encode(), value)
+    for kind, text in ((STRUCTURED, body), (BATCH, b"[" + body + b"]")):
+        with pytest.raises(BadEvent) as bad:
+            decode(kind, text, [])
+        assert bad.value.attribute.endswith(name)
+
+
+def test_a_problem_quotes_bytes_that_are_no_text() -> None:
+    problem = Problem(415, "application/\udcad", attribute="\udcad")
+    found = json.loads(problem.body())
+    assert (found["detail"], found["attribute"]) == ("application/\\udcad", "\\udcad")

@@ -115,6 +115,13 @@ def test_garbage_is_a_peer_error(text: str) -> None:
         return
 
 
+def test_text_that_is_no_text_is_a_peer_error() -> None:
+    """Found by mutation: msgspec raises UnicodeDecodeError, which is none of its own errors."""
+    for data in (b'{"a\xd7": nope}', b'{"clientID": "\xd7 "}', b"\xd7"):
+        with pytest.raises(PeerError):
+            bodies.decode_body(bodies.HeartbeatData, data)
+
+
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(PeerError):
         parse(b"[" * 100_000)
