@@ -40,9 +40,14 @@ def _is_plain(rest: bytes) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _suffix_of(cluster: str) -> bytes:
-    """One object for all queues: a store has tens of thousands, and few caches do."""
-    return f"CLUSTER\x01{cluster}\x02".encode()
+def _suffix_of(cluster: str) -> tuple[bytes, int]:
+    """
+    (what follows a client's properties, how long these may be).
+
+    The same objects for all queues: a store has tens of thousands, and few fit a cache.
+    """
+    suffix = f"CLUSTER\x01{cluster}\x02".encode()
+    return suffix, PROPERTIES_BYTES_MAX - len(suffix) - 1
 
 
 class PlainRecords:
@@ -65,8 +70,7 @@ class PlainRecords:
         self.topic_field = (bytes((len(name),)) if is_short else _U16.pack(len(name))) + name
         self._queue_id = queue_id
         self._store_host = store_host
-        self._suffix = _suffix_of(cluster)
-        self._text_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
+        self._suffix, self._text_max = _suffix_of(cluster)
         self.layout = (len(self.topic_field), self._suffix)
         """Records of the same text and body size have the same layout where this is the same."""
 

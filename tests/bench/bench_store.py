@@ -188,8 +188,7 @@ def bench_append(folder: str) -> None:
             store = Store(place)
             store.topic("bench")
             record = make_record("bench", bytes(size))
-            # in memory of their own that may be written to, as the server reads large frames
-            bodies = [bytearray(frame(number, record, count)) for number in range(1, 401)]
+            bodies = [frame(number, record, count) for number in range(1, 401)]
             gc.collect()
             gc.freeze()
             started = time.perf_counter()

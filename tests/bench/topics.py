@@ -171,6 +171,16 @@ def sends(store: Daemon, options: argparse.Namespace) -> dict[str, Any]:
         "send_all_topics": best(many),
         "rate_ratio": round(best(many)["per_s"] / best(one)["per_s"], 3),
         "cpu_ratio": round(best(one)["cpu_us"] / best(many)["cpu_us"], 3),
+        "ratios_of_neighbours": neighbours(one, many),
+    }
+
+
+def neighbours(one: list[tuple[float, float]], many: list[tuple[float, float]]) -> dict[str, float]:
+    """Medians over the pairs of turns that followed one another."""
+    pairs = list(zip(one, many, strict=True))
+    return {
+        "rate": round(statistics.median([b[0] / a[0] for a, b in pairs]), 3),
+        "cpu": round(statistics.median([a[1] / b[1] for a, b in pairs]), 3),
     }
 
 
