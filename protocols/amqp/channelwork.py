@@ -49,6 +49,7 @@ from protocols.amqp.methods import (
 )
 from protocols.amqp.operations import fault_of
 from protocols.amqp.replies import AmqpFault
+from protocols.canonical import Delivery
 from protocols.errors import Refused
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ class ChannelWork:
         self.limit = 0
         """Deliveries that the channel may hold over all consumers; 0: no limit."""
 
+        self.delivered_count = 0
+        """Deliveries of consumers that are not settled; those of basic.get are no part of it."""
+
+        self._offers: list[tuple[Consumer, Sequence[Delivery]]] = []
+        self._turns = 0
         self.last_queue = ""
         self.reply_name = ""
         """Where direct replies to this channel go; empty: it has not asked for them."""
@@ -306,13 +312,34 @@ class ChannelWork:
         """Deliveries that the channel's own limit still admits."""
         if not self.limit:
             return 1 << 30
-        return max(self.limit - len(self.unsettled.by_tag), 0)
+        return max(self.limit - self.delivered_count, 0)
 
     def pay_owed(self) -> None:
         """Consumers that were held back by the channel's limit may go on."""
-        if not self.limit or self.room():
-            for consumer in self.consumers.values():
-                consumer.pay_owed()
+        if self.limit and not self.room():
+            return
+        for consumer in self.consumers.values():
+            consumer.pay_owed()
+
+    @property
+    def is_sharing(self) -> bool:
+        """Also as long as something waits to be served: nothing overtakes it."""
+        return bool(self.limit or self._offers)
+
+    def share_out(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        """What stores bring in one frame is for all consumers of the channel: whoever was served
+        last comes last, so that none of them goes without."""
+        if not self._offers:
+            asyncio.get_running_loop().call_soon(self._serve)
+        self._offers.append((consumer, deliveries))
+
+    def _serve(self) -> None:
+        offers, self._offers = self._offers, []
+        offers.sort(key=lambda offer: offer[0].turn)
+        for consumer, deliveries in offers:
+            if consumer.take(deliveries):
+                self._turns += 1
+                consumer.turn = self._turns
 
     def consumer_ended(self, consumer: Consumer) -> None:
         """Not by the client: tell it, if it said that it can hear."""

@@ -2,7 +2,8 @@
 One basic.consume: the receiving end of a delivery stream, its credit, its bytes on the wire.
 
 Credit is prefetch: the stream may hand over so many deliveries more than were settled. A limit
-of the whole channel (``qos global``) is kept here: what comes over it goes back unseen.
+of the whole channel (``qos global``) is kept here: of what comes for several consumers at once
+whoever has waited longest is served first, and what is over the limit goes back unseen.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
+def _credit(limit: int, channel_limit: int) -> int:
+    return min(limit or CREDIT_MAX, channel_limit or CREDIT_MAX, CREDIT_MAX)
+
+
 class Consumer:
     """See ``protocols.pipeline.DeliverySink``."""
 
@@ -37,17 +42,25 @@ class Consumer:
         no_ack: bool,
         is_exclusive: bool,
         limit: int,
+        channel_limit: int = 0,
     ) -> None:
         self.work = work
         self.queue = queue
         self.tag = tag
         self.no_ack = no_ack
         self.is_exclusive = is_exclusive
-        self.credit = CREDIT_MAX if no_ack or not limit else min(limit, CREDIT_MAX)
+        self.credit = CREDIT_MAX if no_ack else _credit(limit, channel_limit)
+        """Without a limit of its own no more than the channel's: what goes back is not there for
+        others meanwhile."""
+
+        self._own_limit = limit
         self.allowed = self.credit
         self.unsettled_count = 0
         self.stream: DeliveryStream | None = None
         self.is_cancelled = False
+        self.turn = 0
+        """When it was last served, among the consumers of a channel with a limit."""
+
         self._is_started = False
         self._owed = 0
         self._early: list[Delivery] = []
@@ -66,10 +79,17 @@ class Consumer:
         if not self._is_started:
             self._early += deliveries
             return
+        if self.work.is_sharing:
+            self.work.share_out(self, deliveries)
+        else:
+            self.take(deliveries)
+
+    def take(self, deliveries: Sequence[Delivery]) -> int:
+        """Send as many as the channel has room for, give back the others; how many were sent."""
         work = self.work
         if self.is_cancelled or not work.is_open:
             self._give_back([delivery.handle for delivery in deliveries])
-            return
+            return 0
         room = work.room()
         if room < len(deliveries):
             over = deliveries[room:]
@@ -86,6 +106,7 @@ class Consumer:
             self.allowed += len(handles)
             self._settle(handles)
         work.flush_soon()
+        return len(deliveries)
 
     def ended(self, code: Code, hint: str) -> None:
         """The queue went away or the store will not serve us: tell the client, if it can hear."""
@@ -96,9 +117,10 @@ class Consumer:
 
     def settled(self, handles: Sequence[ReceiptHandle], outcome: Outcome) -> None:
         """The client has acked or returned these; their credit comes back."""
-        self.unsettled_count -= len(handles)
-        self.allowed += len(handles) + self._owed
-        self._owed = 0
+        self._count(-len(handles))
+        self._owed += len(handles)
+        if not self.work.limit:
+            self.allowed, self._owed = self.allowed + self._owed, 0
         stream = self.stream
         if stream is None:
             return
@@ -108,7 +130,7 @@ class Consumer:
             stream.reject(handles)
         else:
             stream.release(handles)
-        if not self.is_cancelled:
+        if not self.is_cancelled and not self.work.limit:
             stream.allow(self.allowed)
 
     async def close(self) -> None:
@@ -121,6 +143,13 @@ class Consumer:
         """Cancelled, but the client has yet to settle what it holds."""
         if self.stream is not None:
             await self.stream.retire()
+
+    def limit_changed(self) -> None:
+        """A higher limit of the channel is more credit; over a lower one more goes back."""
+        wanted = _credit(self._own_limit, self.work.limit)
+        if not self.no_ack and wanted > self.credit:
+            self._owed += wanted - self.credit
+            self.credit = wanted
 
     def pay_owed(self) -> None:
         """The channel has room again: allow what went back unseen to come once more."""
@@ -135,6 +164,10 @@ class Consumer:
             self.stream.allow(self.allowed)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _count(self, change: int) -> None:
+        self.unsettled_count += change
+        self.work.delivered_count += change
 
     def _settle(self, done: list[ReceiptHandle]) -> None:
         assert self.stream is not None
@@ -164,7 +197,7 @@ class Consumer:
             work.unsettled.next_tag += len(run)
             return run.handles()
         work.unsettled.hold(run, self.queue, self)
-        self.unsettled_count += len(run)
+        self._count(len(run))
         return []
 
     def _send(self, delivery: Delivery) -> None:
@@ -176,7 +209,7 @@ class Consumer:
         tag = work.unsettled.take_tag()
         if not self.no_ack:
             work.unsettled.by_tag[tag] = Unacked(tag, self.queue, delivery.handle, self)
-            self.unsettled_count += 1
+            self._count(1)
         payload = b"%b%b%b" % (
             self._head,
             TAG_AND_BIT.pack(tag, delivery.attempt > 1),

@@ -54,6 +54,8 @@ def qos(work: "ChannelWork", method: Method) -> Later:
         )
     if method.is_global:
         work.limit = method.prefetch_count
+        for consumer in work.consumers.values():
+            consumer.limit_changed()
         work.pay_owed()
     else:
         work.prefetch = method.prefetch_count
@@ -90,6 +92,7 @@ async def _consume(work: "ChannelWork", method: BasicConsume, tag: str) -> None:
         no_ack=method.no_ack,
         is_exclusive=method.exclusive,
         limit=work.prefetch,
+        channel_limit=work.limit,
     )
     work.consumers[tag] = consumer
     session.registry.add(consumer)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 async def exchange_declare(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeDeclare)
+    method = method._replace(exchange=_one_line(method.exchange))
     if not method.passive:
         work.session.require_declarable("exchange", method.exchange)
     await work.session.operations.declare_exchange(work.session.vhost, method)
@@ -47,6 +48,7 @@ async def exchange_declare(work: "ChannelWork", method: Method) -> None:
 
 async def exchange_delete(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, ExchangeDelete)
+    method = method._replace(exchange=_one_line(method.exchange))
     work.session.require_declarable("exchange", method.exchange)
     session = work.session
     await session.operations.delete_exchange(
@@ -73,6 +75,11 @@ async def exchange_unbind(work: "ChannelWork", method: Method) -> None:
         work.send(ExchangeUnbindOk())
 
 
+def _one_line(name: str) -> str:
+    """RabbitMQ takes line ends out of names that are declared or deleted."""
+    return name.replace("\r", "").replace("\n", "")
+
+
 def _exchange_binding(work: "ChannelWork", method: ExchangeBind | ExchangeUnbind) -> BindingRecord:
     return BindingRecord(
         vhost=work.session.vhost,
@@ -86,6 +93,7 @@ def _exchange_binding(work: "ChannelWork", method: ExchangeBind | ExchangeUnbind
 
 async def queue_declare(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, QueueDeclare)
+    method = method._replace(queue=_one_line(method.queue))
     session = work.session
     if method.queue.startswith(REPLY_TO):
         if not await reply_exists(work, method.queue):
@@ -165,6 +173,7 @@ async def queue_purge(work: "ChannelWork", method: Method) -> None:
 
 async def queue_delete(work: "ChannelWork", method: Method) -> None:
     assert isinstance(method, QueueDelete)
+    method = method._replace(queue=_one_line(method.queue))
     session = work.session
     name = work.queue_name(method.queue)
     if name not in session.exclusive_queues:

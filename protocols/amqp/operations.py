@@ -155,14 +155,7 @@ class Operations:
             raise AmqpFault(
                 replies.PRECONDITION_FAILED, f"exchange '{name}' in vhost '{vhost}' in use"
             )
-        inward = self.topology.bindings_to(vhost, name, is_exchange=True)
-        keys = [*exchange.bindings, *map(binding_key, inward)]
-        await self._write(
-            [Put(record_key(vhost, "exchange", name), None), *(Put(key, None) for key in keys)]
-        )
-        shared = [item for item in inward if item.source == AMQ_TOPIC]
-        if rows := {row for item in shared for row in own_rows(self.topology, item)}:
-            await self._subscribe((), tuple(rows), tenant)
+        await self._end_exchange(exchange, tenant)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────
 
@@ -351,8 +344,27 @@ class Operations:
 
     async def _drop_unused_exchange(self, vhost: str, name: str, tenant: str) -> None:
         exchange = self.topology.exchanges.get((vhost, name))
-        if exchange is not None and exchange.record.auto_delete and not exchange.bindings:
-            await self.delete_exchange(vhost, name, tenant=tenant, if_unused=False)
+        if exchange is not None and _is_unused(exchange):
+            await self._end_exchange(exchange, tenant)
+
+    async def _end_exchange(self, exchange: Exchange, tenant: str) -> None:
+        """With its bindings, and those that go unused by that: no recursion, chains are long."""
+        due = [exchange]
+        while due:
+            vhost, name = due[0].record.vhost, due.pop(0).record.name
+            ending = self.topology.exchanges.get((vhost, name))
+            if ending is None:
+                continue
+            inward = self.topology.bindings_to(vhost, name, is_exchange=True)
+            keys = [*ending.bindings, *map(binding_key, inward)]
+            await self._write(
+                [Put(record_key(vhost, "exchange", name), None), *(Put(key, None) for key in keys)]
+            )
+            shared = [item for item in inward if item.source == AMQ_TOPIC]
+            if rows := {row for item in shared for row in own_rows(self.topology, item)}:
+                await self._subscribe((), tuple(rows), tenant)
+            sources = [self.topology.exchanges.get((vhost, item.source)) for item in inward]
+            due += [source for source in sources if source is not None and _is_unused(source)]
 
     async def _put_binding(
         self, exchange: Exchange, binding: BindingRecord, *, is_bound: bool
@@ -410,6 +422,11 @@ class Operations:
             await self.services.directory.catch_up()
         except Refused as refused:
             raise fault_of(refused) from refused
+
+
+def _is_unused(exchange: Exchange) -> bool:
+    """Its last binding went, and it goes with that."""
+    return exchange.record.auto_delete and not exchange.bindings
 
 
 def _rows(queue: Queue, binding: BindingRecord) -> list[Subscription]:

@@ -32,20 +32,17 @@ def find_targets(
     topology: Topology, vhost: str, tenant: str, exchange: str, keys: Sequence[str], headers: Table
 ) -> Targets:
     """Route by every one of *keys*."""
-    queues: dict[QueueRef, Queue] = {}
+    is_address = exchange == AMQ_TOPIC
+    addresses = [key for key in keys if is_address and key]
+    routed = topology.route(
+        vhost, exchange, [key for key in keys if not (is_address and key)], headers
+    )
+    if routed.is_shared:
+        addresses += [key for key in keys if key]
     replies: dict[QueueRef, None] = {}
-    addresses: dict[str, None] = {}
     for key in keys:
-        if exchange == AMQ_TOPIC and key:
-            addresses[key] = None
-            continue
-        routed = topology.route(vhost, exchange, key, headers)
-        for queue in routed.queues:
-            queues[queue.ref] = queue
-        if routed.is_shared and key:
-            addresses[key] = None
         if not exchange and key.startswith(PREFIX):
             ref = reply_ref(vhost, tenant, key)
             if ref is not None:
                 replies[ref] = None
-    return Targets(tuple(queues.values()), tuple(replies), tuple(addresses))
+    return Targets(routed.queues, tuple(replies), tuple(dict.fromkeys(addresses)))

@@ -323,15 +323,17 @@ class Topology:
         """The last routing of this key holds for any headers."""
         return (vhost, exchange, key) in self._routes
 
-    def route(self, vhost: str, exchange: str, key: str, headers: Table) -> Routed:
-        """Where a message to this exchange goes."""
-        cached = self._routes.get((vhost, exchange, key))
+    def route(self, vhost: str, exchange: str, keys: Sequence[str], headers: Table) -> Routed:
+        """Where a message to this exchange goes: by any of its keys, at each exchange on the way
+        (RabbitMQ's meaning of CC and BCC)."""
+        key = keys[0] if len(keys) == 1 else None
+        cached = self._routes.get((vhost, exchange, key)) if key is not None else None
         if cached is not None:
             return cached
         visited = {exchange}
-        found, is_cacheable = self._walk(vhost, [exchange], visited, key, headers)
+        found, is_cacheable = self._walk(vhost, [exchange], visited, keys, headers)
         result = Routed(found, exchange != AMQ_TOPIC and AMQ_TOPIC in visited)
-        if is_cacheable:
+        if is_cacheable and key is not None:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[vhost, exchange, key] = result
@@ -341,10 +343,10 @@ class Topology:
         """The queues behind the exchanges that get what ``amq.topic`` gets."""
         shared = self.exchanges[vhost, AMQ_TOPIC]
         due = [to for kind, to in shared.match(key, headers) if kind == "exchange"]
-        return self._walk(vhost, due, {AMQ_TOPIC, *due}, key, headers)[0]
+        return self._walk(vhost, due, {AMQ_TOPIC, *due}, (key,), headers)[0]
 
     def _walk(
-        self, vhost: str, due: list[str], visited: set[str], key: str, headers: Table
+        self, vhost: str, due: list[str], visited: set[str], keys: Sequence[str], headers: Table
     ) -> tuple[tuple[Queue, ...], bool]:
         """(queues, each once; whether they are the same for any headers)"""
         found: dict[str, Queue] = {}
@@ -355,7 +357,11 @@ class Topology:
             if at is None:
                 continue
             is_cacheable = is_cacheable and at.kind != "headers"
-            destinations = [("queue", key)] if not name else list(at.match(key, headers))
+            destinations = (
+                [("queue", key) for key in keys]
+                if not name
+                else [*dict.fromkeys(to for key in keys for to in at.match(key, headers))]
+            )
             queues = [to for kind, to in destinations if kind == "queue"]
             found.update(
                 (to, self.queues[vhost, to]) for to in queues if (vhost, to) in self.queues

@@ -1,5 +1,7 @@
 """Exchange types, addresses, the topology's table: pure, as RabbitMQ measured."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -176,8 +178,10 @@ class Records:
         self.put(binding_key(binding), binding)
         return binding
 
-    def route(self, exchange: str, key: str, vhost: str = "/") -> list[str]:
-        found = self.topology.route(vhost, exchange, key, {}).queues
+    def route(
+        self, exchange: str, key: str, vhost: str = "/", keys: Sequence[str] = ()
+    ) -> list[str]:
+        found = self.topology.route(vhost, exchange, keys or [key], {}).queues
         return sorted(queue.record.name for queue in found)
 
 
@@ -189,6 +193,22 @@ def test_the_default_exchange_knows_every_queue_of_its_vhost() -> None:
     assert table.route("", "q") == ["q"]
     assert table.route("", "p") == []
     assert table.route("", "p", vhost="other") == ["p"]
+
+
+def test_each_of_the_keys_counts_at_every_exchange() -> None:
+    """CC and BCC: one key leads to the second exchange, another one on from there."""
+    table = Records()
+    for name in ("near", "far"):
+        table.queue(name)
+    table.exchange("first", "direct")
+    table.exchange("second", "topic")
+    table.bind("first", "second", "cc", is_exchange=True)
+    table.bind("first", "near", "key")
+    table.bind("second", "far", "bcc")
+    assert table.route("first", "key") == ["near"]
+    assert table.route("first", "cc") == []
+    assert table.route("first", "", keys=["key", "cc", "bcc"]) == ["far", "near"]
+    assert table.route("", "", keys=["near", "far", "none"]) == ["far", "near"]
 
 
 def test_a_cycle_of_exchanges_ends() -> None:

@@ -3,6 +3,7 @@
 import datetime
 import decimal
 from collections.abc import Callable
+from typing import Any
 
 from tests.interop.amqp_parity.client import (
     Client,
@@ -216,6 +217,30 @@ def prefetch(client: Client) -> Seen:
     seen.append(held(10, 13))
     there.close()
     return seen, client.until(lambda: client.count(queue), (15, 0)), deliveries[-1]
+
+
+def a_limit_of_the_channel_is_shared(client: Client) -> Seen:
+    """No consumer goes without, and what the limit holds back is there for basic.get."""
+    channel = client.channel()
+    there = client.connect().channel()
+    there.basic_qos(prefetch_count=1, global_qos=True)
+    deliveries: list[tuple[str, int]] = []
+
+    def came(_: Any, method: Any, *rest: Any) -> None:
+        deliveries.append((method.consumer_tag, method.delivery_tag))
+
+    queues = [client.declare(channel, f"shared-limit-{number}") for number in range(3)]
+    for queue in queues:
+        publish(channel, queue, *[b"m"] * 4)
+        there.basic_consume(queue, came, consumer_tag=queue)
+    seen: list[Seen] = []
+    for number in range(9):
+        client.until(lambda: len(deliveries), number + 1, there)
+        if not number:
+            seen.append([got(channel, queue, auto_ack=True) is not None for queue in queues])
+        there.basic_ack(deliveries[-1][1])
+    served = {tag: len([item for item in deliveries if item[0] == tag]) for tag in queues}
+    return seen, [served[queue] > 1 for queue in queues]
 
 
 def an_exclusive_queue_that_deletes_itself(client: Client) -> Seen:

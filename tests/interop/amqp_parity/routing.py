@@ -1,5 +1,6 @@
 """Where messages go, and back."""
 
+from itertools import pairwise
 from typing import Any
 
 import pika
@@ -142,6 +143,49 @@ def more_keys_in_headers(client: Client) -> Seen:
 
 PATTERNS = ("#", "*", "a.*", "a.#", "#.b", "*.*", "a.*.b", "", "a..b", "*.a", "a.b", "#.#")
 KEYS = ("", "a", "a.b", "b", "a.x.b", "a..b", "x.a.y", "a.b.c.b", ".")
+
+
+def keys_in_headers_go_on_behind_exchanges(client: Client) -> Seen:
+    """CC leads to the second exchange, BCC on from there."""
+    channel = client.channel()
+    queue = client.declare(channel, "behind-cc")
+    channel.exchange_declare("cc-first", "direct", auto_delete=True)
+    channel.exchange_declare("cc-second", "topic", auto_delete=True)
+    channel.exchange_bind("cc-second", "cc-first", "one")
+    channel.queue_bind(queue, "cc-second", "two")
+    publish(channel, "", b"both", exchange="cc-first", headers={"CC": ["one"], "BCC": ["two"]})
+    publish(channel, "", b"one", exchange="cc-first", headers={"CC": ["one"]})
+    return drain(channel, queue)
+
+
+def exchanges_that_delete_themselves(client: Client) -> Seen:
+    """A chain of them goes when its end does; two that lead to one another, when one way goes."""
+
+    def missing(name: str) -> Seen:
+        return client.fault(lambda channel: channel.exchange_declare(name, passive=True))
+
+    channel = client.channel()
+    for name in ("ad-a", "ad-b", "ad-c", "ad-end"):
+        channel.exchange_declare(name, "fanout", auto_delete=True)
+    for source, destination in pairwise(("ad-a", "ad-b", "ad-c", "ad-end")):
+        channel.exchange_bind(destination, source)
+    channel.exchange_delete("ad-end")
+    seen = [missing(name) for name in ("ad-a", "ad-b", "ad-c")]
+    for name in ("ad-to", "ad-fro"):
+        channel.exchange_declare(name, "fanout", auto_delete=True)
+    channel.exchange_bind("ad-to", "ad-fro")
+    channel.exchange_bind("ad-fro", "ad-to")
+    channel.exchange_unbind("ad-to", "ad-fro")
+    return seen, [missing(name) for name in ("ad-to", "ad-fro")]
+
+
+def names_lose_their_line_ends(client: Client) -> Seen:
+    """Where they are declared and deleted (pika waits for ever for a queue of another name)."""
+    channel = client.channel()
+    channel.exchange_declare("line\nends\r\n", "fanout", auto_delete=True)
+    channel.exchange_declare("lineends", passive=True)
+    channel.exchange_delete("line\rends")
+    return client.fault(lambda channel: channel.exchange_declare("lineends", passive=True))
 
 
 def _matching(client: Client, exchange: str) -> Seen:
