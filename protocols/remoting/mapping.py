@@ -141,7 +141,18 @@ class Heads:
             )
         return head
 
-    def anywhere(self, head: Head) -> Head:
+    def fit(self, messages: Sequence[Message], info: TopicInfo) -> list[Message]:
+        """To a topic that was just made: its client took the template's queues, which it may not
+        have."""
+        known = {(broker, queue_id) for broker, queue_id, _ in info.queues}
+        return [
+            message
+            if (message.head.broker, message.head.message_queue_id) in known
+            else message._replace(head=self._anywhere(message.head))
+            for message in messages
+        ]
+
+    def _anywhere(self, head: Head) -> Head:
         return self.get(head.topic, head.subject, head.tag, head.order_key, "", -1)
 
 

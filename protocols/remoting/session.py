@@ -431,15 +431,7 @@ class Session:
         if info is None:
             self._refuse(command, Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic"))
             return
-        # The client took the template's queues, which the new topic may not have.
-        known = {(broker, queue_id) for broker, queue_id, _ in info.queues}
-        again = [
-            message
-            if (message.head.broker, message.head.message_queue_id) in known
-            else message._replace(head=self._heads.anywhere(message.head))
-            for message in messages
-        ]
-        self._post(command, call, again, is_first=False)
+        self._post(command, call, self._heads.fit(messages, info), is_first=False)
 
     # ── end ─────────────────────────────────────────────────────────────────────────────
 
