@@ -18,6 +18,7 @@ from protocols import clock
 from protocols.canonical import Identity
 from protocols.errors import ConfigError
 from protocols.pipeline import Credentials
+from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.identity")
 
@@ -30,6 +31,9 @@ TOKEN_BYTES_MAX: Final = 16 << 10
 KEY_SET_BYTES_MAX: Final = 1 << 20
 REFETCH_S: Final = 10.0
 """Between two fetches because of unknown key ids: anybody can invent those."""
+
+STALE_FACTOR: Final = 2
+"""Until its keys are so many times as old as they may be, a login does not wait for new ones."""
 
 
 class JwtAuthenticator:
@@ -46,6 +50,7 @@ class JwtAuthenticator:
         self._keys: dict[str, Any] = {}
         self._fetched_at = float("-inf")
         self._lock = asyncio.Lock()
+        self._tasks = Tasks("key set")
         self._load()
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
@@ -66,7 +71,7 @@ class JwtAuthenticator:
         return identity
 
     async def close(self) -> None:
-        """Nothing is open between two fetches."""
+        await self._tasks.close()
 
     def _identity(self, claims: dict[str, Any]) -> Identity:
         config = self._config
@@ -154,9 +159,12 @@ class JwtAuthenticator:
         config = self._config
         if config.jwks_url:
             age_s = clock.monotonic() - self._fetched_at
+            refresh_s = config.refresh / 1000
             is_unknown = self._known_key(kid) is None
-            if age_s > config.refresh / 1000 or (is_unknown and age_s > REFETCH_S):
+            if age_s > STALE_FACTOR * refresh_s or (is_unknown and age_s > REFETCH_S):
                 await self._fetch()
+            elif age_s > refresh_s and not len(self._tasks):
+                self._tasks.start(self._fetch(), name="refresh")
         key = self._known_key(kid)
         if key is None:
             raise self._jwt.InvalidKeyError(f"no key '{kid}'")

@@ -23,6 +23,7 @@ from gateway.ruleconfig import AclConfig
 from protocols.canonical import Call, Identity
 from protocols.errors import ConfigError
 from protocols.pipeline import Credentials
+from tests.support.patience import PATIENCE_S
 
 SECRET = "a shared secret of thirty-two bytes"
 
@@ -184,12 +185,40 @@ async def test_a_key_set_at_an_identity_provider() -> None:
         assert all(both)
         assert len(asked) == 1
         answers[0] = None
-        by_url._fetched_at -= 1000
+        by_url._fetched_at -= 601
         assert await by_url.authenticate(shown(token(key, "ES256", "one"))) is not None
         assert len(asked) == 2
         for _ in range(5):  # unknown key ids: not a fetch each
             assert await by_url.authenticate(shown(token(key, "ES256", "new"))) is None
         assert len(asked) == 2
+
+
+async def test_a_refresh_of_keys_holds_up_nobody() -> None:
+    """Hundreds log in by a key that is known while one fetch is under way."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    keys, asked, may_answer = key_set(one=key), [0], asyncio.Event()
+    may_answer.set()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked[0] += 1
+        await may_answer.wait()
+        return web.json_response(keys)
+
+    credentials = shown(token(key, "ES256", "one"))
+    async with web_service(answer) as url:
+        by_url = JwtAuthenticator(JwtConfig(type="jwt", jwks_url=url))
+        assert await by_url.authenticate(credentials) is not None
+        may_answer.clear()
+        by_url._fetched_at -= 301
+        found = await asyncio.gather(*(by_url.authenticate(credentials) for _ in range(200)))
+        assert all(found)
+        keys = key_set(new=key)
+        may_answer.set()
+        async with asyncio.timeout(PATIENCE_S):
+            while await by_url.authenticate(credentials):  # noqa: ASYNC110 - no event for it
+                await asyncio.sleep(0.001)
+        assert asked == [2]
+        await by_url.close()
 
 
 async def test_a_single_key_is_rotated() -> None:
