@@ -11,6 +11,9 @@ from protocols.errors import ConfigError
 from store.config import StoreConfig
 from store.inspection.cli import inspect, verify
 
+HEAP_BYTES = 128 << 20
+"""The recent blocks (``cache_bytes_max``), and as much for all else."""
+
 
 @click.group("store", invoke_without_command=True)
 @daemon_options
@@ -26,7 +29,7 @@ def command(
     """Run a message store: one log, acknowledged after fdatasync."""
     if context.invoked_subcommand is not None:
         return
-    from protocols.daemon.lifecycle import run
+    from protocols.daemon.lifecycle import run, use_large_pages
     from store.app import Store
 
     try:
@@ -39,11 +42,12 @@ def command(
         checked = checked.model_copy(update={"zone": str(document.value.get("zone") or "")})
     if data is not None:
         checked = checked.model_copy(update={"data": data})
-    sys.exit(
-        run(
-            lambda: Store(checked, auth=auth, is_alone=True), pid_file=pid_file, log_level=log_level
-        )
-    )
+
+    def build() -> Store:
+        use_large_pages(HEAP_BYTES)
+        return Store(checked, auth=auth, is_alone=True)
+
+    sys.exit(run(build, pid_file=pid_file, log_level=log_level))
 
 
 command.add_command(inspect)

@@ -41,6 +41,8 @@ Python's own 5 ms are longer than a commit takes."""
 # Measured on big socket reads: 2.4M to 9.4M messages a second (performance rule 12).
 _M_TRIM_THRESHOLD: Final = (-1, 67_108_864)
 _M_MMAP_THRESHOLD: Final = (-3, 33_554_432)
+_M_TOP_PAD: Final = -2
+_MADV_HUGEPAGE: Final = 14
 
 
 class Daemon(Protocol):
@@ -101,6 +103,27 @@ def tune_memory() -> None:
             libc = ctypes.CDLL(None)
             for parameter, value in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
                 libc.mallopt(parameter, value)
+
+
+def use_large_pages(heap_bytes: int) -> None:
+    """
+    Let the next *heap_bytes* of the heap be large pages, for who goes through much memory again and
+    again: finding the place of a small page costs as much as copying half of it, most of all in a
+    virtual machine. Nothing is taken before it is used. After ``tune_memory``.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError, StopIteration):  # not glibc, or no such pages
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_TOP_PAD, heap_bytes)
+        libc.malloc.restype = ctypes.c_void_p
+        libc.free(ctypes.c_void_p(libc.malloc(1 << 20)))  # more than there is: the heap grows
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            heap = next(line for line in maps if line.rstrip().endswith("[heap]"))
+        start, end = [int(part, 16) for part in heap.split()[0].split("-")]
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_HUGEPAGE)
 
 
 async def _serve(build: Callable[[], Daemon]) -> int:
