@@ -402,12 +402,11 @@ class Client:
         self._set_reading()
 
     def _set_reading(self) -> None:
-        if (
-            self._is_early
-            or self._is_congested
-            or len(self._waiting) > WAITING_EVENTS_MAX
-            or self.connection.unanswered_count > self._receive_max
-        ):
+        connection = self.connection
+        is_full = connection.unanswered_count > self._receive_max
+        is_late = self._is_early or len(self._waiting) > WAITING_EVENTS_MAX
+        connection.is_deaf = is_full or is_late or self._is_congested
+        if connection.is_deaf:
             self.driver.pause_reading()
         else:
             self.driver.resume_reading()

@@ -94,6 +94,9 @@ class MqttConnection:
         self.auth: AuthTurns | None = None
         """Of a client that named a method."""
 
+        self.is_deaf = False
+        """It is not read: the client may well have sent something."""
+
         self._limits = limits
         self._run_firsts = _run_firsts(limits)
         self._silence_s_max = 0.0
@@ -140,6 +143,9 @@ class MqttConnection:
 
     def handle_deadline(self, *, now: float) -> list[Event]:
         if self.deadline is None or now < self.deadline or self.state is State.CLOSED:
+            return []
+        if self.state is State.CONNECTED and self.is_deaf:
+            self.deadline = now + self._silence_s_max
             return []
         if self.state is State.CONNECTED:
             return [self.fail(Reason.KEEP_ALIVE_TIMEOUT, "silent for 1.5 times its keep alive")]

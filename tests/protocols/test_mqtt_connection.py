@@ -199,6 +199,18 @@ def test_mqtt_3_1_2_22_keep_alive_ends_a_silent_connection() -> None:
     assert told(connection) == b"\xe0\x01\x8d"
 
 
+def test_who_is_not_read_is_not_silent() -> None:
+    """Its pings are in the kernel while its publishes wait."""
+    connection = connected(keep_alive_s=10)
+    connection.is_deaf = True
+    assert connection.handle_deadline(now=15.0) == []
+    assert connection.deadline == 30.0
+    connection.is_deaf = False
+    told(connection)
+    (lost,) = connection.handle_deadline(now=30.0)
+    assert isinstance(lost, Lost)
+
+
 def test_what_comes_behind_connect_waits() -> None:
     """Packets sent before CONNACK are neither dropped nor handled early."""
     connection = MqttConnection(LIMITS, now=0.0)
