@@ -35,11 +35,15 @@ class BackPressure:
         """A throttle holds messages of *call*."""
         self._held[call] = self._held.get(call, 0) + 1
 
-    def let_go(self, call: Call) -> None:
-        """As many times as ``hold``; the last time, what waits for *call* goes on."""
-        self._held[call] -= 1
-        if not self._held[call]:
-            del self._held[call]
+    def let_go(self, *calls: Call) -> None:
+        """As many times as ``hold``; the last time, what waits for a call goes on."""
+        is_any_free = False
+        for call in calls:
+            self._held[call] -= 1
+            if not self._held[call]:
+                del self._held[call]
+                is_any_free = True
+        if is_any_free:  # once: thousands may have waited for the same store
             self.cleared()
 
     def is_congested(self, call: Call) -> bool:

@@ -212,21 +212,23 @@ class StoreWaits:
             self._tick_later()
         elif link.state is LinkState.UP:
             self._links.discard(link)
-            for call in list(self._calls):
-                self.again(call)
+            self.again(*self._calls)
 
-    def again(self, call: Call) -> None:
-        """What waits of *call* tries again, in order; it may come back."""
-        waiting = self._calls.pop(call, None)
-        if waiting is None:
-            return
-        self._bytes -= waiting.bytes
-        if waiting.runs:
-            self._reroute(waiting.runs)
-        for batch in waiting.parked:
-            self._resume(batch)
-        if waiting.is_held:
-            self._pressure.let_go(call)
+    def again(self, *calls: Call) -> None:
+        """What waits of these tries again, in the order of each; it may come back."""
+        held: list[Call] = []
+        for call in calls:
+            waiting = self._calls.pop(call, None)
+            if waiting is None:
+                continue
+            self._bytes -= waiting.bytes
+            if waiting.runs:
+                self._reroute(waiting.runs)
+            for batch in waiting.parked:
+                self._resume(batch)
+            if waiting.is_held:
+                held.append(call)
+        self._pressure.let_go(*held)
 
     def _tick_later(self) -> None:
         if self._timer is None:
@@ -235,9 +237,12 @@ class StoreWaits:
     def _tick(self) -> None:
         self._timer = None
         self._links = {link for link in self._links if link.give_up(self._keeps)}
-        for call, waiting in list(self._calls.items()):
-            if not all([self._has_time(batch) for batch in waiting.batches()]):
-                self.again(call)
+        late = [
+            call
+            for call, waiting in self._calls.items()
+            if not all([self._has_time(batch) for batch in waiting.batches()])
+        ]
+        self.again(*late)
         if self._calls or self._links:
             self._tick_later()
 
