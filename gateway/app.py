@@ -8,6 +8,7 @@ the cluster client an in-memory transport; everything after that is the same cod
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.autotopics import AutoTopics
@@ -41,6 +42,7 @@ from gateway.pipeline import GatewayPipeline
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
 from gateway.registration import Facts, NameServerDoor, Registration
+from gateway.reloading import in_force, refuse_new_clusters, waiting_keys
 from gateway.replies import GatewayReplies
 from gateway.reporting import count_cluster, count_core, describe, doors
 from gateway.services import GatewayServices, Rules
@@ -55,9 +57,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidegate.gateway")
 
-
-READ_AT_START: Final = ("name", "zone", "directory", "cluster_auth", "clusters", "limits")
-"""A reload takes all other keys as they are now, the listeners of protocols included."""
 
 FIRST_ROUTES_S_MAX: Final = 2 * SETTLE_S
 """How long a start waits for the name servers of any one cluster."""
@@ -82,7 +81,7 @@ class Gateway:
         local: LocalParts | None = None,
         shows_guide: bool = False,
     ) -> None:
-        self.loaded = loaded
+        self.loaded = self._started = loaded
         self.metrics = Registry()
         self.clients = ClientTable()
         self.presence = GatewayPresence(loaded.config.name)
@@ -168,17 +167,18 @@ class Gateway:
         try:
             loaded = self._read_again()
             build_adapters(loaded)
+            refuse_new_clusters(self.loaded.config, loaded)
             identities = Identities(loaded.config)
             policy = self._policy_of(loaded.config)
         except ConfigError:
             self.metrics.counter("config_reload_failed", "Reloads refused.").inc()
             raise
-        for key in _changed_at_start(self.loaded.config, loaded.config):
+        for key in waiting_keys(self._started, loaded, is_local=self._local is not None):
             logger.warning("%s changed: this takes effect at the next start", key)
         self._use(policy)
         old, self._rules.identities = self._rules.identities, identities
         await old.close()
-        self.loaded = loaded
+        self.loaded = replace(loaded, config=in_force(self._started.config, loaded.config))
         await self.listeners.apply(_sections(loaded), self._services)
         self.metrics.counter("config_reloads", "Reloads applied.").inc()
 
@@ -420,16 +420,6 @@ class Gateway:
             message_count=self._pipeline.message_count if self._pipeline is not None else 0,
             is_draining=self.drain.is_on,
         )
-
-
-def _changed_at_start(old: GatewayConfig, new: GatewayConfig) -> list[str]:
-    """Keys that differ and that a reload does not look at."""
-    changed = [key for key in READ_AT_START if getattr(old, key) != getattr(new, key)]
-    for name in {**old.listeners, **new.listeners}:
-        pair = old.listeners.get(name), new.listeners.get(name)
-        if pair[0] != pair[1] and any(one and one.protocol == ADMIN_PROTOCOL for one in pair):
-            changed.append(f"listeners.{name}")
-    return changed
 
 
 def _sections(loaded: Loaded) -> dict[str, Section]:

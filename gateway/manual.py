@@ -30,7 +30,9 @@ filled in from the environment. Durations are written `200ms`, `5s`, `10m`; coun
 
 A reload (SIGHUP) takes the file as it is now, or changes nothing if it has a
 mistake. What is read at the start only (`name`, `zone`, `directory`, `cluster_auth`, `clusters`,
-`limits`, the admin listener) is named in the log when it differs.
+`limits`, the admin listener; with `tidegate up` also `store` and `namesrv`) is named in the log
+when it differs from what is in force, and stays as it is; a route to a new cluster is refused
+until then. Stores and name servers of their own read their blocks at the start only.
 
 The files here are examples that pass `config validate`. This page is generated from the
 configuration classes: `python -m gateway.manual > conf/README.md`.

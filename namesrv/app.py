@@ -100,7 +100,8 @@ class NameServer:
         return self._http.address if self._http is not None else ""
 
     async def reload(self) -> None:
-        """SIGHUP: nothing of a name server can change while it runs."""
+        """SIGHUP: nothing of a name server's file counts before its next start."""
+        logger.warning("a name server reads its settings at its start only")
 
     def ready_line(self) -> str:
         http = f" metrics={self.http_address}" if self.http_address else ""
