@@ -48,6 +48,7 @@ from gateway.reporting import count_cluster, count_core, describe, doors
 from gateway.services import GatewayServices, Rules
 from gateway.topics import GatewayTopics
 from gateway.weights import Weights
+from protocols.addresses import join_address
 from protocols.daemon import lifecycle
 from protocols.errors import ConfigError
 from protocols.tasks import Tasks, close_all
@@ -364,7 +365,7 @@ class Gateway:
                 explain=lambda request: answer(self.loaded, self._policy, request),
             )
             host, port = await self.admin.start(listener.bind)
-            self._admin_address = f"{host}:{port}"
+            self._admin_address = join_address(host, port)
             self._count()
             return
 

@@ -14,10 +14,9 @@ from gateway.mosquitto import read_acl_file, read_password_file
 from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
 from gateway.rules import Facts, covers
 from protocols import unix_sockets
+from protocols.addresses import is_loopback, split_bind
 from protocols.canonical import Identity
 from protocols.daemon.documents import Document, KeyPath
-from protocols.daemon.units import is_loopback
-from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.suggestions import nearest
 

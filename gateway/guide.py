@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from protocols import unix_sockets
-from protocols.driver import split_bind
+from protocols.addresses import split_bind
 
 
 def guide(addresses: Mapping[str, str], *, token: str = "") -> str:
@@ -11,8 +11,7 @@ def guide(addresses: Mapping[str, str], *, token: str = "") -> str:
     lines = ["", "Tidegate is up. Try, in another terminal:", ""]
     for name, make in _LINES.items():
         if name in addresses and not unix_sockets.path_of(addresses[name]):
-            host, port = split_bind(addresses[name])
-            lines += [f"  {line}" for line in make(host, port)]
+            lines += [f"  {line}" for line in make(addresses[name])]
             lines.append("")
     if "admin" in addresses:
         query = f"/?token={token}" if token else "/"
@@ -22,19 +21,20 @@ def guide(addresses: Mapping[str, str], *, token: str = "") -> str:
     return "\n".join(lines)
 
 
-def _mqtt(host: str, port: int) -> list[str]:
+def _mqtt(address: str) -> list[str]:
+    host, port = split_bind(address)
     return [
         f"MQTT      mosquitto_sub -h {host} -p {port} -t 'plants/#' -q 1 -v &",
         f"          mosquitto_pub -h {host} -p {port} -t plants/7/temp -q 1 -m 21.5",
     ]
 
 
-def _websocket(host: str, port: int) -> list[str]:
-    return [f"MQTT/WS   ws://{host}:{port}/mqtt"]
+def _websocket(address: str) -> list[str]:
+    return [f"MQTT/WS   ws://{address}/mqtt"]
 
 
-def _amqp(host: str, port: int) -> list[str]:
-    url = f"amqp://guest:guest@{host}:{port}/"
+def _amqp(address: str) -> list[str]:
+    url = f"amqp://guest:guest@{address}/"
     return [
         'AMQP      python -c "import pika;'
         f" c = pika.BlockingConnection(pika.URLParameters('{url}'));"
@@ -43,20 +43,20 @@ def _amqp(host: str, port: int) -> list[str]:
     ]
 
 
-def _events(host: str, port: int) -> list[str]:
+def _events(address: str) -> list[str]:
     return [
-        f"HTTP      curl -i http://{host}:{port}/topics/events -H 'ce-specversion: 1.0'"
+        f"HTTP      curl -i http://{address}/topics/events -H 'ce-specversion: 1.0'"
         " -H 'ce-id: 1' -H 'ce-source: /me' -H 'ce-type: demo'"
         " -H 'content-type: application/json' -d '{\"n\": 1}'",
     ]
 
 
-def _grpc(host: str, port: int) -> list[str]:
-    return [f"gRPC      endpoints {host}:{port} (rocketmq-python-client, rocketmq-clients 5.x)"]
+def _grpc(address: str) -> list[str]:
+    return [f"gRPC      endpoints {address} (rocketmq-python-client, rocketmq-clients 5.x)"]
 
 
-def _remoting(host: str, port: int) -> list[str]:
-    return [f'Remoting  producer.setNamesrvAddr("{host}:{port}") (rocketmq-client 5.x)']
+def _remoting(address: str) -> list[str]:
+    return [f'Remoting  producer.setNamesrvAddr("{address}") (rocketmq-client 5.x)']
 
 
 _LINES = {

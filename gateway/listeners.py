@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from protocols import unix_sockets
 from protocols.adapter import ProtocolAdapter, Refreshable
-from protocols.driver import split_bind
+from protocols.addresses import join_address, split_bind
 from protocols.errors import GatewayError
 from protocols.pipeline import Services
 from protocols.tasks import Tasks
@@ -56,8 +56,7 @@ class Listeners:
 
     def opened(self, name: str, host: str, port: int) -> None:
         """For adapters: ``Services.listening``."""
-        shown = f"[{host}]" if ":" in host else host
-        address = host if host.startswith(unix_sockets.PREFIX) else f"{shown}:{port}"
+        address = host if host.startswith(unix_sockets.PREFIX) else join_address(host, port)
         self.addresses[name] = self._ports[name] = address
         self._opened.set()
 

@@ -1,6 +1,5 @@
 """A name server: its parts put together, started and stopped."""
 
-import ipaddress
 import logging
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,8 @@ from namesrv.metrics import Metrics
 from namesrv.registry import Registry
 from namesrv.server import NameServerHandler
 from protocols import clock
+from protocols.addresses import is_loopback
 from protocols.daemon.config import ClusterAuth
-from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.remoting.server import RemotingServer, serve_remoting
 
@@ -106,13 +105,3 @@ class NameServer:
     def ready_line(self) -> str:
         http = f" metrics={self.http_address}" if self.http_address else ""
         return f"namesrv namesrv namesrv={self.address}{http}"
-
-
-def is_loopback(bind: str) -> bool:
-    host, _ = split_bind(bind)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

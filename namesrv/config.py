@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from protocols.addresses import split_bind
 from protocols.daemon.config import ConfigModel
 from protocols.daemon.units import Count, DurationMs
-from protocols.driver import split_bind
 
 
 class NamesrvConfig(ConfigModel):

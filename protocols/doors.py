@@ -17,9 +17,10 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols import clock, proxying, unix_sockets
+from protocols.addresses import split_bind
 from protocols.daemon.units import Rate, Texts
 from protocols.descriptors import Factory, Spared
-from protocols.driver import ACCEPTS_AT_ONCE, BACKLOG, Driver, listen, split_bind
+from protocols.driver import ACCEPTS_AT_ONCE, BACKLOG, Driver, listen
 from protocols.errors import PeerError
 from protocols.observing import Meter, Metrics
 from protocols.tasks import Tasks

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from protocols import clock, unix_sockets
+from protocols.addresses import socket_address, split_bind
 from protocols.proxying import proxied
 
 logger = logging.getLogger("tidegate.driver")
@@ -221,10 +222,7 @@ class Driver(Generic[E]):
         transport = self.transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         name = transport.get_extra_info("peername")
-        if isinstance(name, tuple):
-            self.peer = f"{name[0]}:{name[1]}"
-        else:
-            self.peer = str(name or "") or unix_sockets.next_peer()
+        self.peer = socket_address(name) or str(name or "") or unix_sockets.next_peer()
         if self.proxied is not None and self.proxied.peer:
             self.peer = self.proxied.peer
         if self._opened is not None:
@@ -444,14 +442,6 @@ class InPlaceDriver(Driver[E]):
         else:
             transport.write(pieces[0])
         return True
-
-
-def split_bind(bind: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as its parts. Raises ValueError."""
-    host, separator, port = bind.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"'{bind}' is no host:port")
-    return host.strip("[]"), int(port)
 
 
 async def listen(

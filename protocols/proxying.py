@@ -10,6 +10,7 @@ import struct
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
+from protocols.addresses import join_address
 from protocols.errors import PeerError
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"  # 2.2
@@ -83,7 +84,7 @@ def decode(header: bytes) -> Proxied:
         raise PeerError(f"a PROXY line with a bad address: {error}") from error
     if address.version != int(words[1][3:]) or len(ports) != 2 or max(ports) > 65535:
         raise PeerError("a PROXY line with a bad address")
-    return Proxied(f"{address}:{ports[0]}")
+    return Proxied(join_address(str(address), ports[0]))
 
 
 def _decode_v2(header: bytes) -> Proxied:
@@ -101,7 +102,7 @@ def _decode_v2(header: bytes) -> Proxied:
         raise PeerError("a PROXY header without its addresses")
     address = ipaddress.ip_address(rest[:size])
     port = int.from_bytes(rest[2 * size : 2 * size + 2], "big")
-    return Proxied(f"{address}:{port}", _certificate_name(rest[2 * size + 4 :]))
+    return Proxied(join_address(str(address), port), _certificate_name(rest[2 * size + 4 :]))
 
 
 def _tlvs(data: bytes) -> dict[int, bytes]:

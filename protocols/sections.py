@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from protocols.driver import split_bind
+from protocols.addresses import split_bind
 from protocols.errors import ConfigError
 from protocols.suggestions import nearest
 from protocols.wording import wrong

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from protocols import clock
+from protocols.addresses import is_loopback, socket_address, split_bind
 from protocols.daemon.config import ClusterAuth
-from protocols.driver import split_bind
 from protocols.errors import ConfigError
 from protocols.remoting.private import FRAME_BYTES_MAX
 from protocols.remoting.records import MessageIds, encode_host
@@ -43,7 +43,6 @@ logger = logging.getLogger("tidegate.store")
 
 T = TypeVar("T")
 
-LOOPBACK = ("127.", "::1", "localhost")
 HOUSEKEEPING_S = 0.2
 """How often the background thread is asked whether it has a segment or a snapshot to make."""
 
@@ -85,7 +84,7 @@ class Store:
         self._auth = auth
         self._is_alone = is_alone
         self._secret = auth.read_secret().decode() if auth is not None else ""
-        if not self._secret and not config.bind.startswith(LOOPBACK):
+        if not self._secret and not is_loopback(config.bind):
             raise ConfigError(
                 [f"store.bind: {config.bind} is not loopback: configure cluster_auth first"]
             )
@@ -267,17 +266,18 @@ class Store:
         """Settle by which address clients reach us, and the IP that records carry."""
         context.address = self.config.advertise or bound
         host, port = split_bind(context.address)
-        if context.address.startswith(("0.0.0.0:", "[::]:", ":::")):
+        if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, family=socket.AF_INET)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
-            raise ConfigError([f"store.advertise: {host} has no IPv4 address: {error}"]) from error
-        ip = str(found[0][4][0])
+            raise ConfigError([f"store.advertise: {host} has no address: {error}"]) from error
+        # of several the one that records can carry
+        found.sort(key=lambda one: one[0] != socket.AF_INET)
+        context.ip_address = socket_address(found[0][4])
         if not self.config.advertise:
-            context.address = f"{ip}:{port}"
-        context.ip_address = f"{ip}:{port}"
+            context.address = context.ip_address
         context.store_host = encode_host(context.ip_address)
         context.id_prefix = context.store_host.hex().upper()
         seed = int.from_bytes(os.urandom(4), "big")

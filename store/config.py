@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from protocols.addresses import split_bind
 from protocols.daemon.config import ConfigModel
 from protocols.daemon.units import Bytes, Count, DurationMs
-from protocols.driver import split_bind
 from store.retention.room import RESERVE_SEGMENTS
 
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,127}$"

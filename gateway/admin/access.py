@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from protocols import clock
+from protocols.addresses import split_bind
 from protocols.canonical import Call, Identity
-from protocols.driver import split_bind
 from protocols.pipeline import Authenticator, Credentials, Permission
 
 COOKIE: Final = "tidegate_session"

@@ -9,8 +9,8 @@ from aiohttp import web
 from gateway.config import GatewayConfig
 from gateway.draining import OVER_MS_MAX, Drain
 from gateway.weights import Weights
+from protocols.addresses import split_bind
 from protocols.daemon.units import parse_duration_ms
-from protocols.driver import split_bind
 from protocols.errors import Code, Refused
 
 logger = logging.getLogger("tidegate.admin")

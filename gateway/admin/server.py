@@ -17,8 +17,9 @@ from gateway.admin.clients import ClientRoutes
 from gateway.admin.operations import OperationRoutes
 from gateway.clients import ClientTable
 from gateway.metrics import Registry
+from protocols.addresses import split_bind
 from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
-from protocols.driver import listen, split_bind
+from protocols.driver import listen
 
 logger = logging.getLogger("tidegate.admin")
 

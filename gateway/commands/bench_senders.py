@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from protocols.driver import split_bind
+from protocols.addresses import split_bind
 from protocols.errors import Code, PeerError, Refused
 
 ANSWER_S_MAX: Final = 30.0

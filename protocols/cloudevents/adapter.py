@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from protocols.addresses import split_bind
 from protocols.cloudevents.config import CloudEventsConfig, cloudevents_config
 from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
 from protocols.doors import Door, Listening, open_door
-from protocols.driver import split_bind
 from protocols.pipeline import Services
 from protocols.tasks import LongPolls
 

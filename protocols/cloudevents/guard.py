@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from protocols.addresses import socket_address
 from protocols.canonical import Call
 from protocols.proxying import proxied
 from protocols.tasks import LongPolls
@@ -73,8 +74,7 @@ class Guard(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes are none
-        name = transport.get_extra_info("peername")
-        peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+        peer = socket_address(transport.get_extra_info("peername"))
         if self._proxied is not None and self._proxied.peer:
             peer = self._proxied.peer
         self._doors[transport] = Door(peer=peer, close=transport.close)

@@ -36,6 +36,7 @@ TOO_DEEP: Final = f"more than {NESTING_MAX} maps and lists inside one another"
 
 _LOADER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_V6_ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+(%\w+)?\]:\d+")
 _KEPT = frozenset(("clientid", "username", "cert_common_name"))
 """``${clientid}`` and its like stand for a client's own names in rules, as in EMQX's; they are
 filled in when a request is judged, never from the environment."""
@@ -165,7 +166,9 @@ def load(
 
 
 def parse_value(text: str) -> Any:
-    """A YAML value as ``--set`` takes it. Raises ValueError."""
+    """A YAML value as ``--set`` takes it, or ``[v6]:port``. Raises ValueError."""
+    if _V6_ADDRESS.fullmatch(text):
+        return text
     document = Document()
     reader = _Reader(document, os.environ)
     try:

@@ -5,6 +5,7 @@ A thread of its own on the standard library; what it tells is computed on the da
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import TimeoutError as WaitTimeout
 from socketserver import ThreadingMixIn
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from protocols.driver import split_bind
+from protocols.addresses import join_address, split_bind
 
 REQUEST_S_MAX: Final = 5.0
 JSON: Final = "application/json"
@@ -48,8 +49,9 @@ class HttpPages:
     def listen(self, bind: str) -> str:
         """The bound ``host:port``. Raises OSError."""
         host, port = split_bind(bind)
-        server = make_server(host, port, self._answer, _Server, _Requests)
-        self.address = f"{host}:{server.server_port}"
+        kind = _Server6 if ":" in host else _Server
+        server = make_server(host, port, self._answer, kind, _Requests)
+        self.address = join_address(host, server.server_port)
         self._server = server
         self._thread = Thread(target=server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
@@ -92,6 +94,10 @@ class HttpPages:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Requests(WSGIRequestHandler):

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator
 
 from protocols import unix_sockets
-from protocols.driver import split_bind
+from protocols.addresses import split_bind
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _DURATION_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -80,14 +80,6 @@ def check_bind(value: str) -> str:
     if not unix_sockets.path_of(value):
         split_bind(value)
     return value
-
-
-def is_loopback(bind: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if unix_sockets.path_of(bind):
-        return True
-    host, _ = split_bind(bind)
-    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def _scaled(value: object, units: dict[str, int], wanted: str) -> object:

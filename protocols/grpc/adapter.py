@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
-from protocols.driver import split_bind
+from protocols.addresses import join_address, split_bind
 from protocols.errors import ConfigError
 from protocols.grpc.config import GrpcConfig, TlsFiles, grpc_config
 from protocols.grpc.context import Rpc
@@ -62,7 +62,7 @@ class GrpcAdapter:
         server = grpc.aio.server(options=channel_options(self.config))
         server.add_generic_rpc_handlers((handlers(grpc, service),))
         port = self._bind(grpc, server)
-        service.default_address = f"{host}:{port}"
+        service.default_address = join_address(host, port)
         await server.start()
         service.start()
         services.listening(self.name, host, port)

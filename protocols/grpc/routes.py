@@ -8,7 +8,7 @@ its traffic stays on the gateways behind whatever balancer it came through.
 import ipaddress
 from typing import Final
 
-from protocols.driver import split_bind
+from protocols.addresses import split_bind
 from protocols.grpc.v2 import definition_pb2 as v2
 from protocols.pipeline import TopicInfo
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from protocols.addresses import split_bind
 from protocols.descriptors import Factory
 from protocols.doors import Listening, open_door
-from protocols.driver import split_bind
 from protocols.pipeline import Services
 from protocols.remoting.front import Front
 from protocols.remoting.server import RemotingServer, serve_remoting

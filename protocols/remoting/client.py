@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 
-from protocols.driver import split_bind
+from protocols.addresses import split_bind
 from protocols.errors import Code, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand

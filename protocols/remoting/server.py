@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from protocols import clock
+from protocols.addresses import socket_address
 from protocols.descriptors import Factory
 from protocols.doors import Door, Listening, open_plain
 from protocols.driver import Driver, InPlaceDriver
@@ -92,7 +93,7 @@ class SocketWire:
         self.peer.address = driver.peer
         if driver.transport is not None:
             name = driver.transport.get_extra_info("sockname")
-            self.peer.local_address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+            self.peer.local_address = socket_address(name)
         self._tell_opened(self.peer)
 
     def _handle(self, driver: Driver[Event], events: Sequence[Event]) -> None:
@@ -134,8 +135,7 @@ class RemotingServer:
 
     def bound(self, server: Listening) -> None:
         self._server = server
-        host, port = server.sockets[0].getsockname()[:2]
-        self.address = f"{host}:{port}"
+        self.address = socket_address(server.sockets[0].getsockname())
 
     def receive(self, peer: Peer, commands: Sequence[RemotingCommand]) -> None:
         try:

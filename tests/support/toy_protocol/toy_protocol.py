@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
+from protocols.addresses import split_bind
 from protocols.canonical import Call, Head, Identity, Message
-from protocols.driver import split_bind
 from protocols.errors import Code, ConfigError, Refused
 from protocols.groups import GroupSpec, PopRequest, Read, Start
 from protocols.pipeline import Credentials, Services
