@@ -467,7 +467,8 @@ async def listen(
         backlog=ACCEPTS_AT_ONCE,  # asyncio takes the one number for both
         reuse_port=reuse_port or None,
     )
-    for one in server.sockets:
+    opened: Any = server  # a list with uvloop, a tuple by its type: compiled code insists on that
+    for one in opened.sockets:
         with socket.socket(fileno=os.dup(one.fileno())) as same:
             same.listen(BACKLOG)
     return server
