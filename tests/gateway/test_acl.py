@@ -175,3 +175,16 @@ def test_a_percent_sign_inside_a_level_is_itself() -> None:
     """``acme%updates`` is a topic of the tenant ``acme``."""
     acl = Acl([AclConfig.model_validate({"allow": ["publish"], "topic": "acme%updates"})])
     assert acl.is_allowed(call(), "publish", topic="acme%updates")
+
+
+@pytest.mark.parametrize(
+    ("operation", "granted"),
+    [("subscribe", [False, False, False]), ("consume", [False, True, True])],
+)
+def test_a_denial_of_subscribe_alone_counts_at_once(operation: str, granted: list[bool]) -> None:
+    """Nobody is asked at delivery: any overlap counts. `consume` is judged there."""
+    denial = AclConfig.model_validate({"deny": [operation], "topic": "a/b"})
+    acl = Acl([denial, AclConfig.model_validate({"allow": ["all"]})])
+    asked = [acl.is_allowed(call(), "subscribe", subject=name) for name in ("a/b", "a/#", "#")]
+    assert asked == granted
+    assert not acl.checks_receive
