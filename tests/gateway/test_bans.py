@@ -104,7 +104,7 @@ async def test_a_gateway_that_starts_later_knows_them() -> None:
     await Site(broker, "gw-1").bans.add(Ban(kind="ip", value="2001:db8::/32"))
     late = Site(broker, "gw-2")
     late.bans.start()
-    assert late.bans.find(peer="2001:db8::9:5000") is not None
+    assert late.bans.find(peer="[2001:db8::9]:5000") is not None
     await late.bans.close()
 
 

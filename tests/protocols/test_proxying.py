@@ -37,11 +37,11 @@ def read(wire: bytes) -> tuple[Proxied, bytes]:
     [
         (b"PROXY TCP4 203.0.113.9 10.0.0.1 50000 1883\r\n", Proxied("203.0.113.9:50000")),
         (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n", Proxied("1.1.1.1:1")),
-        (b"PROXY TCP6 2001:db8::9 2001:db8::1 50000 1883\r\n", Proxied("2001:db8::9:50000")),
+        (b"PROXY TCP6 2001:db8::9 2001:db8::1 50000 1883\r\n", Proxied("[2001:db8::9]:50000")),
         (b"PROXY UNKNOWN\r\n", Proxied()),
         (b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n", Proxied()),
         (v2(V4), Proxied("203.0.113.9:50000")),
-        (v2(V6, family=0x21), Proxied("::9:50000")),
+        (v2(V6, family=0x21), Proxied("[::9]:50000")),
         (v2(V4 + tlv(0xEE, b"unknown")), Proxied("203.0.113.9:50000")),
         (v2(V4 + ssl_tlv()), Proxied("203.0.113.9:50000", "dev-7")),
         (v2(V4 + ssl_tlv(verify=1)), Proxied("203.0.113.9:50000")),
