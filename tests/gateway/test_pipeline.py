@@ -227,7 +227,8 @@ async def test_a_store_that_is_down_refuses_what_is_pinned_there(world: World) -
     q1 = QueueRef(QueueKind.AMQP, "/q1", store="a")
     q2 = QueueRef(QueueKind.AMQP, "/q2", store="nowhere")
     head = Head(subject="x", queues=(q1, q2))
-    results = await world.core.pipeline.send(call(), [Message(head, b"1")])
+    hurried = replace(call(), is_patient=False)
+    results = await world.core.pipeline.send(hurried, [Message(head, b"1")])
     assert results[0].code == Code.HA_NOT_AVAILABLE
     assert world.stored() == []
 
