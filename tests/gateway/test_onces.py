@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,8 @@ async def test_a_resend_waits_for_the_store_that_may_have_it(
     await until(lambda: {link.broker for link in core.cluster.up_links()} == {"a"})
     await until(lambda: "b" not in core.cluster.routes.brokers)
     resend = message._replace(is_resend=True)
-    (refused,) = await core.pipeline.send(call(), [resend])
+    hurried = replace(call(), is_patient=False)
+    (refused,) = await core.pipeline.send(hurried, [resend])
     assert refused.code == Code.HA_NOT_AVAILABLE
     await stores.start_store("b")
     await until(lambda: len(core.cluster.up_links()) == 2)

@@ -41,7 +41,7 @@ class Cluster:
         self.two = self.gateway("gw-2")
 
     def gateway(self, name: str) -> Daemon:
-        return self.daemons.gateway(self.namesrv, *ONLY, name=name)
+        return self.daemons.gateway(self.namesrv, *ONLY, "limits.store_wait=1s", name=name)
 
 
 @pytest.fixture(scope="module")
