@@ -53,9 +53,6 @@ class ClientTable:
         """(number, connection), oldest first."""
         return iter([(number, row.info) for number, row in self._clients.items()])
 
-    def count_of(self, protocol: str) -> int:
-        return sum(row.info.protocol == protocol for row in self._clients.values())
-
     def kick(self, client_id: str, *, protocol: str = "") -> int:
         """End every connection of *client_id*; how many there were."""
         found = [
@@ -66,13 +63,6 @@ class ClientTable:
         for kick in found:
             kick()
         return len(found)
-
-    def kick_number(self, number: int) -> bool:
-        """End one connection by its number; whether there was one."""
-        found = self._clients.get(number)
-        if found is not None:
-            found.kick()
-        return found is not None
 
     def kick_where(self, is_meant: Callable[[ClientInfo], bool]) -> int:
         """End every connection that *is_meant* says; how many there were."""

@@ -119,10 +119,6 @@ def record_key(tenant: str, identifier: str) -> str:
     return f"{RECORDS}{tenant}/{identifier}"
 
 
-def owner_key(stored: Stored) -> str:
-    return OWNERS + stored.name
-
-
 def encode(stored: Stored) -> bytes:
     return msgspec.msgpack.encode(stored)
 
