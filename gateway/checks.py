@@ -14,7 +14,7 @@ from gateway.mosquitto import read_acl_file, read_password_file
 from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
 from gateway.rules import Facts, covers
 from protocols import unix_sockets
-from protocols.addresses import is_loopback, split_bind
+from protocols.addresses import ANY_HOSTS, is_loopback, split_bind
 from protocols.canonical import Identity
 from protocols.daemon.documents import Document, KeyPath
 from protocols.errors import ConfigError
@@ -58,9 +58,6 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
     ]
     return [f"warning: {document.problem(path, text)}" for path, text in found]
 
-
-ANY_HOST = ("0.0.0.0", "::", "")
-"""Binds that take every address of the machine."""
 
 Finding = tuple[KeyPath, str]
 
@@ -116,7 +113,7 @@ def _taken_addresses(config: GatewayConfig) -> Iterator[Finding]:
             continue
         host, port = split_bind(listener.bind)
         for other, other_host in taken.get(port, ()) if port else ():
-            if host == other_host or host in ANY_HOST or other_host in ANY_HOST:
+            if host == other_host or host in ANY_HOSTS or other_host in ANY_HOSTS:
                 yield ("listeners", name, "bind"), f"{listener.bind} is listener {other}'s"
                 break
         taken.setdefault(port, []).append((name, host))

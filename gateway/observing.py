@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Self
 from gateway.config import LimitsConfig
 from gateway.rules import in_range
 from protocols import clock, subjects
+from protocols.addresses import host_of
 from protocols.errors import Code, Refused
 from protocols.tasks import Tasks
 
@@ -66,7 +67,7 @@ class _Trace:
         if self.kind == "client":
             return client_id == self.value
         if self.kind == "ip":
-            return in_range(peer.rpartition(":")[0].strip("[]"), self.value)
+            return in_range(host_of(peer), self.value)
         return bool(topic) and subjects.matches(self.value, topic)
 
     def info(self) -> TraceInfo:

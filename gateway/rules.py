@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from gateway.windows import TimeWindow
 from protocols import subjects
+from protocols.addresses import host_of
 from protocols.canonical import Call, Identity
 from protocols.sql92 import Filter
 
@@ -87,7 +88,7 @@ def facts_of(
         tenant=call.tenant,
         identity=call.identity,
         client_id=call.client_id,
-        client_ip=call.peer.rpartition(":")[0].strip("[]"),
+        client_ip=host_of(call.peer),
         operation=operation,
         subject=subject,
         topic=topic,
@@ -263,7 +264,7 @@ def in_range(address: str, network: str) -> bool:
 
 def address_of(peer: str) -> Address | None:
     """Of ``address:port``; None: a socket file, or nobody knows."""
-    return _address(peer.rpartition(":")[0].strip("[]"))
+    return _address(host_of(peer))
 
 
 def _address(text: str) -> Address | None:

@@ -1,8 +1,12 @@
 """``host:port`` as people and RocketMQ's clients write it; IPv6 hosts stand in brackets."""
 
 import ipaddress
+from typing import Final
 
 from protocols import unix_sockets
+
+ANY_HOSTS: Final = ("0.0.0.0", "::")
+"""Binds that take every address of the machine."""
 
 
 def split_bind(bind: str) -> tuple[str, int]:
@@ -21,6 +25,11 @@ def join_address(host: str, port: int) -> str:
 def socket_address(name: object) -> str:
     """Of what ``getsockname`` and ``getpeername`` say; "": of a socket file, or nobody knows."""
     return join_address(name[0], name[1]) if isinstance(name, tuple) else ""
+
+
+def host_of(peer: str) -> str:
+    """The host of ``host:port``; "" where there is none."""
+    return peer.rpartition(":")[0].strip("[]")
 
 
 def is_loopback(bind: str) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from protocols import clock
-from protocols.addresses import is_loopback, socket_address, split_bind
+from protocols.addresses import ANY_HOSTS, is_loopback, socket_address, split_bind
 from protocols.daemon.config import ClusterAuth
 from protocols.errors import ConfigError
 from protocols.remoting.private import FRAME_BYTES_MAX
@@ -266,7 +266,7 @@ class Store:
         """Settle by which address clients reach us, and the IP that records carry."""
         context.address = self.config.advertise or bound
         host, port = split_bind(context.address)
-        if host in ("0.0.0.0", "::"):
+        if host in ANY_HOSTS:
             host = socket.gethostname()
         loop = asyncio.get_running_loop()
         try:

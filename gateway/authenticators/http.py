@@ -14,6 +14,7 @@ from gateway.authenticators.reading import whole_body
 from gateway.authenticators.rights import rights_of, roles_of
 from gateway.authenticators.settings import HttpAuthConfig
 from protocols import clock
+from protocols.addresses import host_of
 from protocols.canonical import Identity
 from protocols.pipeline import Credentials
 
@@ -106,7 +107,7 @@ def _question(credentials: Credentials) -> bytes:
             "username": credentials.user,
             "password": credentials.password.decode("utf-8", "replace"),
             "clientid": credentials.client_id,
-            "peerhost": credentials.peer.rpartition(":")[0].strip("[]"),
+            "peerhost": host_of(credentials.peer),
             "cert_common_name": credentials.certificate_name,
             "protocol": credentials.protocol,
             "listener": credentials.listener,

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
+from protocols.addresses import join_address
 from protocols.canonical import Properties, StoredMessage
 from protocols.checksum import crc32
 from protocols.errors import Code, PeerError, Refused
@@ -411,7 +412,7 @@ def host_text(host: bytes) -> str:
     """``ip:port`` (``[ip]:port`` for IPv6) of a record's host field."""
     address = ipaddress.ip_address(host[:-4])
     (port,) = _U32.unpack_from(host, len(host) - 4)
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+    return join_address(str(address), port)
 
 
 def offset_message_id(store_host: bytes, log_position: int) -> str:

@@ -8,6 +8,7 @@ private codes, and do what their rights allow. What is refused is answered NO_PE
 
 from typing import Final
 
+from protocols.addresses import host_of
 from protocols.errors import PeerError
 from protocols.remoting import acl
 from protocols.remoting.command import RemotingCommand
@@ -62,7 +63,7 @@ def _refusal_of_user(
 def _lacking(context: Context, connection: Connection, command: RemotingCommand, name: str) -> str:
     """The first need that the user's rights do not cover, as Apache's brokers tell it."""
     rights = find_acl(context, name) or acl.AclInfo()
-    source_ip = connection.address.rpartition(":")[0].strip("[]")
+    source_ip = host_of(connection.address)
     try:
         needs = needs_of(context, command)
     except (PeerError, HeaderError) as error:
