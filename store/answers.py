@@ -210,6 +210,7 @@ class GrantedRun(Sequence[Granted]):
     Deliveries of one grant that differ in nothing but their position, without an object for each.
 
     What a take brings when all went as it mostly does: first attempts of the entries themselves.
+    Their positions ascend: their records are read together.
     """
 
     __slots__ = ("flags", "grant", "positions", "tags")

@@ -135,9 +135,13 @@ class Deliveries:
         group.granted(batch, ordinals)
         self._watch(group, batch, now, invisible_ms, holder)
         self._core.counters.granted += len(positions)
+        ascend = True
         if by_level is not None:
+            ascend = by_level == positions
             positions = ordinals = by_level
-        return granted(self._core.entries, group, positions, ordinals, grant)
+        elif back and len(positions) > len(back):  # what is new may be of a queue not read before
+            ascend = back[-1] < positions[len(back)]
+        return granted(self._core.entries, group, positions, ordinals, grant, ascend=ascend)
 
     def _log_grant(
         self,

@@ -14,9 +14,15 @@ GRANTED_FLAGS: Final = 0x7
 
 
 def granted(
-    entries: Entries, group: Group, positions: Sequence[int], ordinals: Sequence[int], grant: int
+    entries: Entries,
+    group: Group,
+    positions: Sequence[int],
+    ordinals: Sequence[int],
+    grant: int,
+    *,
+    ascend: bool = True,
 ) -> Sequence[Granted]:
-    """Of these entries; a run where they differ in nothing but their place."""
+    """Of these entries; a run where they *ascend* and differ in nothing but their place."""
     flags, targets = entries.flags_of_each(ordinals), entries.targets
     single = (next(iter(group.reads.values())).tag,) if len(group.reads) == 1 else None
     found = {} if single is not None else tags_of_each(group, ordinals)
@@ -27,7 +33,7 @@ def granted(
     )
     if is_plain and flags.count(flags[0]) == len(flags):
         tags = single or found[ordinals[0]]
-        if single or all([found[ordinal] == tags for ordinal in ordinals]):
+        if ascend and (single or all([found[ordinal] == tags for ordinal in ordinals])):
             return GrantedRun(positions, grant, flags[0] & GRANTED_FLAGS, tags)
     if is_plain and single is not None:
         return [

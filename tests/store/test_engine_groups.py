@@ -121,6 +121,19 @@ def test_a_take_of_one_message_queue_leaves_the_others(store: Driver) -> None:
     assert store.bodies(store.take(group)) == [b"q2", b"q1"]
 
 
+def test_what_came_back_may_be_behind_what_is_new_elsewhere(store: Driver) -> None:
+    """The records of a run are read as neighbours, so it must ascend."""
+    group = store.open("rmq/g/t", [READ_T])
+    for queue_id in (0, 1):
+        store.send(b"q%d" % queue_id * 50, queue_id=queue_id)
+    taken = store.take(group, topic="t", queue_id=1)
+    assert store.ack(group, taken, AckAction.RELEASE) == [Code.OK]
+    granted = store.engine.take(group, 10, store.now, holder=1)
+    positions = [one.position for one in granted]
+    assert store.bodies(granted) == [b"q1" * 50, b"q0" * 50]
+    assert type(granted) is not GrantedRun or positions == sorted(positions)
+
+
 def test_a_queue_added_to_the_topic_is_read_from_its_beginning(store: Driver) -> None:
     group = store.open("rmq/g/t", [READ_T])
     store.topic("t", 6)

@@ -8,7 +8,7 @@ from protocols.canonical import QueueKind, queue_key
 from protocols.errors import Code, Refused
 from protocols.remoting.private import GroupOpen, QueueCounts, ReadItem
 from protocols.remoting.settling import AckAction
-from store.answers import EngineConfig, Granted
+from store.answers import EngineConfig, Granted, GrantedRun
 from store.log.messages import property_of
 from store.policies.terms import check_policy
 from store.sending import QUEUE_FULL
@@ -302,6 +302,22 @@ def test_higher_priorities_first_each_in_order(store: Store) -> None:
     store.restart()
     assert store.all_bodies(group, 3) == [b"1", b"3", b"0"]
     assert store.all_bodies(group) == [b"4", b"2"]
+
+
+def test_records_of_several_priorities_are_those_of_their_entries(store: Store) -> None:
+    """Each in a block of its own: the last stored goes first, and runs are read as neighbours."""
+    group = store.queue(max_priority=5)
+    for priority in ("1", "3", "3", "5"):
+        store.put(priority.encode() * 50, TG_PRIORITY=priority)
+    granted = store.engine.take(group, 10, store.now, holder=1)
+    assert type(granted) is not GrantedRun
+    assert store.bodies(granted) == [priority * 50 for priority in (b"5", b"3", b"3", b"1")]
+
+
+def test_one_priority_alone_is_a_run(store: Store) -> None:
+    group = store.queue(max_priority=5)
+    store.put(b"a", b"b", TG_PRIORITY="1")
+    assert type(store.engine.take(group, 10, store.now, holder=1)) is GrantedRun
 
 
 def test_a_returned_one_is_first_among_its_equals(store: Store) -> None:
