@@ -134,12 +134,8 @@ class Front:
         """*connection* as this listener carries it."""
         if not self.settings.websocket:
             return connection
-        return WebSocketConnection(
-            connection,
-            path=self.settings.path,
-            origins=self.settings.origins,
-            frame_bytes_max=self.settings.packet_bytes_max + 16,
-        )
+        settings = self.settings
+        return WebSocketConnection(connection, path=settings.path, origins=settings.origins)
 
     async def tell_system(self) -> None:
         """``$SYS``, for ever."""

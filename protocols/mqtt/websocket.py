@@ -22,7 +22,10 @@ SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
-NORMAL, PROTOCOL_FAULT, UNSUPPORTED_DATA, TOO_BIG = 1000, 1002, 1003, 1009  # RFC 6455, 7.4.1
+NORMAL, PROTOCOL_FAULT, UNSUPPORTED_DATA = 1000, 1002, 1003  # RFC 6455, 7.4.1
+
+CONTROL_BYTES_MAX: Final = 125  # RFC 6455, 5.5
+LENGTH_MAX: Final = (1 << 63) - 1  # RFC 6455, 5.2
 
 RESERVED_CODES: Final = frozenset((1004, 1005, 1006, 1015))
 """Never in a close frame (RFC 6455, 7.4.1)."""
@@ -115,11 +118,21 @@ def accept_key(key: str) -> str:
 
 
 class Frames:
-    """Frames of a client: cut, unmasked, joined; control frames answered."""
+    """
+    Frames of a client: cut, unmasked, joined; control frames answered.
 
-    def __init__(self, *, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+    What a data frame brings goes on as it comes: frames and packets have nothing to do with each
+    other [MQTT-6.0.0-2], and how long a packet may be is judged by its own length.
+    """
+
+    def __init__(self) -> None:
         self._buffer = bytearray()
+        self._left = 0
+        """Of the data frame under way: payload that is not here yet."""
+
+        self._mask = b""
+        """Of its next four bytes."""
+
         self._is_fragmented = False
         self.answers: list[bytes] = []
         """Pongs and the close, for the peer."""
@@ -133,51 +146,71 @@ class Frames:
         self._buffer += data
         payloads: list[bytes] = []
         try:
-            while not self.is_closed and (frame := self._take()) is not None:
-                opcode, is_last, payload = frame
-                if opcode >= CLOSE:
-                    self._control(opcode, is_last, payload)
-                    continue
-                if opcode == TEXT:
-                    raise WebSocketError(UNSUPPORTED_DATA, "a text frame")  # [MQTT-6.0.0-1]
-                if (opcode == CONTINUATION) is not self._is_fragmented or opcode > BINARY:
-                    raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode} out of place")
-                self._is_fragmented = not is_last
-                payloads.append(payload)
+            while not self.is_closed and self._buffer:
+                if self._left:
+                    payloads.append(self._piece())
+                elif not self._take():
+                    break
         except WebSocketError as error:
             self.fault = error
         return payloads[0] if len(payloads) == 1 else b"".join(payloads)
 
-    def _take(self) -> tuple[int, bool, bytes] | None:
+    def _piece(self) -> bytes:
+        """What is here of the data frame under way."""
+        size = min(self._left, len(self._buffer))
+        piece = unmask(bytes(self._buffer[:size]), self._mask)
+        del self._buffer[:size]
+        self._left -= size
+        turn = size & 3
+        self._mask = self._mask[turn:] + self._mask[:turn]
+        return piece
+
+    def _take(self) -> bool:
+        """Begin a data frame, or eat a control frame; False: not enough is here."""
         buffer = self._buffer
         if len(buffer) < 2:
-            return None
+            return False
         first, second = buffer[0], buffer[1]
+        opcode, is_last = first & 15, bool(first & 0x80)
         if first & 0x70:
             raise WebSocketError(PROTOCOL_FAULT, "reserved bits are set")
         if not second & 0x80:
             raise WebSocketError(PROTOCOL_FAULT, "a client's frame is not masked")
         length, start = second & 127, 2
+        if opcode >= CLOSE and (not is_last or length > CONTROL_BYTES_MAX):
+            raise WebSocketError(PROTOCOL_FAULT, "a control frame in pieces")
         if length == 126:
-            if len(buffer) < 4:
-                return None
-            length, start = struct.unpack_from(">H", buffer, 2)[0], 4
+            start = 4
         elif length == 127:
-            if len(buffer) < 10:
-                return None
-            length, start = struct.unpack_from(">Q", buffer, 2)[0], 10
-        if length > self._frame_bytes_max:
-            raise WebSocketError(TOO_BIG, f"a frame of {length} bytes")
+            start = 10
+        if len(buffer) < start + 4:
+            return False
+        if start > 2:
+            length = int.from_bytes(buffer[2:start], "big")
+        if length > LENGTH_MAX:
+            raise WebSocketError(PROTOCOL_FAULT, "a length with its first bit set")
+        mask = bytes(buffer[start : start + 4])
+        if opcode < CLOSE:
+            self._begin(opcode, is_last)
+            del buffer[: start + 4]
+            self._left, self._mask = length, mask
+            return True
         end = start + 4 + length
         if len(buffer) < end:
-            return None
-        payload = unmask(bytes(buffer[start + 4 : end]), bytes(buffer[start : start + 4]))
+            return False
+        payload = unmask(bytes(buffer[start + 4 : end]), mask)
         del buffer[:end]
-        return first & 15, bool(first & 0x80), payload
+        self._control(opcode, payload)
+        return True
 
-    def _control(self, opcode: int, is_last: bool, payload: bytes) -> None:
-        if not is_last or len(payload) > 125:
-            raise WebSocketError(PROTOCOL_FAULT, "a control frame in pieces")
+    def _begin(self, opcode: int, is_last: bool) -> None:
+        if opcode == TEXT:
+            raise WebSocketError(UNSUPPORTED_DATA, "a text frame")  # [MQTT-6.0.0-1]
+        if (opcode == CONTINUATION) is not self._is_fragmented or opcode > BINARY:
+            raise WebSocketError(PROTOCOL_FAULT, f"opcode {opcode} out of place")
+        self._is_fragmented = not is_last
+
+    def _control(self, opcode: int, payload: bytes) -> None:
         if opcode == PING:
             self.answers.append(encode_frame(payload, PONG))
         elif opcode == CLOSE:
@@ -221,12 +254,10 @@ def encode_close(code: int) -> bytes:
 class WebSocketConnection:
     """An MQTT connection inside a WebSocket; the driver sees one sans-I/O connection."""
 
-    def __init__(
-        self, inner: MqttConnection, *, path: str, origins: tuple[str, ...], frame_bytes_max: int
-    ) -> None:
+    def __init__(self, inner: MqttConnection, *, path: str, origins: tuple[str, ...]) -> None:
         self.inner = inner
         self._handshake = Handshake(path, origins)
-        self._frames = Frames(frame_bytes_max=frame_bytes_max)
+        self._frames = Frames()
         self._out: list[bytes] = []
         self._is_over = False
 

@@ -8,9 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.mqtt.connection import Limits, MqttConnection
-from protocols.mqtt.encoder import encode_packet
-from protocols.mqtt.events import Lost
-from protocols.mqtt.packets import V5, Connect
+from protocols.mqtt.encoder import PINGRESP, encode_packet
+from protocols.mqtt.events import Lost, PublishRun
+from protocols.mqtt.mapping import Heads
+from protocols.mqtt.packets import (
+    V5,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Publish,
+    Reason,
+)
 from protocols.mqtt.websocket import (
     Frames,
     Handshake,
@@ -78,7 +87,7 @@ def test_a_refused_handshake(old: str, new: str, status: bytes) -> None:
 def test_frames_are_unmasked_however_they_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
     """The payloads of all frames, in order."""
     wire = b"".join(masked(payload) for payload in payloads)
-    frames, got, start = Frames(frame_bytes_max=1000), b"", 0
+    frames, got, start = Frames(), b"", 0
     for stop in [*sorted(cut for cut in cuts if cut < len(wire)), len(wire)]:
         got += frames.receive(wire[start:stop])
         start = stop
@@ -87,7 +96,7 @@ def test_frames_are_unmasked_however_they_are_cut(payloads: list[bytes], cuts: l
 
 def test_fragments_and_control_frames_between_them() -> None:
     """A ping in the middle of a message is answered, the message goes on."""
-    frames = Frames(frame_bytes_max=1000)
+    frames = Frames()
     wire = masked(b"a", 2, is_last=False) + masked(b"hi", 9) + masked(b"b", 0)
     assert frames.receive(wire) == b"ab"
     assert frames.answers == [encode_frame(b"hi", 10)]
@@ -101,14 +110,15 @@ def test_fragments_and_control_frames_between_them() -> None:
         (b"\xc2\x81", 1002),  # reserved bit
         (masked(b"x", 0), 1002),  # nothing to continue
         (masked(b"x" * 200, 9), 1002),  # long ping
-        (b"\x82\xfe\xff\xff", 1009),  # over the limit
+        (b"\x89\xfe", 1002),  # long ping, by its head alone
+        (b"\x82\xff" + b"\xff" * 12, 1002),  # a length of 64 bits has 63
         (masked(b"\x03", 8), 1002),  # half a close code
         (masked(b"\x03\xed", 8), 1002),  # 1005 is never sent
     ],
 )
 def test_faults_have_their_code(wire: bytes, code: int) -> None:
     """What goes into the close frame; frames before the fault count."""
-    frames = Frames(frame_bytes_max=1000)
+    frames = Frames()
     assert frames.receive(masked(b"good") + wire) == b"good"
     assert frames.fault is not None
     assert frames.fault.code == code
@@ -117,7 +127,7 @@ def test_faults_have_their_code(wire: bytes, code: int) -> None:
 def test_mqtt_inside() -> None:
     """CONNECT comes through; a text frame ends it with 1003; silence ends in 10 s."""
     inner = MqttConnection(Limits(), now=0.0)
-    outer = WebSocketConnection(inner, path="/mqtt", origins=(), frame_bytes_max=1000)
+    outer = WebSocketConnection(inner, path="/mqtt", origins=())
     assert outer.deadline == 10.0
     connect = masked(encode_packet(Connect(V5, "c"), V5))
     (event,) = outer.receive_data(REQUEST.encode() + connect, now=0.0)
@@ -127,3 +137,45 @@ def test_mqtt_inside() -> None:
     assert isinstance(lost, Lost)
     assert outer.data_to_send() == b"\x88\x02" + struct.pack(">H", 1003)
     assert outer.is_closing
+
+
+LIMITS = Limits(packet_bytes_max=1000)
+
+
+def opened(limits: Limits = LIMITS) -> WebSocketConnection:
+    """After CONNACK."""
+    inner = MqttConnection(limits, now=0.0)
+    outer = WebSocketConnection(inner, path="/mqtt", origins=())
+    outer.receive_data(REQUEST.encode() + masked(encode_packet(Connect(V5, "c"), V5)), now=0.0)
+    inner.accept(Connack(), Heads("c"), keep_alive_s=0, now=0.0)
+    outer.data_to_send()
+    return outer
+
+
+def test_a_frame_of_many_packets_may_be_longer_than_any_packet() -> None:
+    """[MQTT-6.0.0-2]: frames and packets have nothing to do with each other."""
+    outer, packet = opened(), encode_packet(Publish("t", bytes(900), 1, packet_id=7), V5)
+    events = outer.receive_data(masked(packet * 5), now=0.0)
+    runs = [event for event in events if isinstance(event, PublishRun)]
+    assert sum(len(run.messages) for run in runs) == 5
+    assert not outer.is_closing
+
+
+def test_a_packet_that_is_too_large_is_told_so_before_its_frame_is_here() -> None:
+    """As over TCP, by the packet's own length: 0x95, then the close frame."""
+    outer = opened()
+    wire = masked(encode_packet(Publish("t", bytes(5000), 1, packet_id=7), V5))
+    (lost,) = outer.receive_data(wire[:40], now=0.0)
+    assert isinstance(lost, Lost)
+    told = encode_packet(Disconnect(Reason.PACKET_TOO_LARGE), V5)
+    assert outer.data_to_send() == encode_frame(told) + b"\x88\x02\x03\xe8"
+
+
+def test_a_frame_goes_on_as_it_comes() -> None:
+    """Half a frame with a whole packet in it: the packet counts."""
+    outer = opened()
+    wire = masked(encode_packet(Pingreq(), V5) * 2)
+    outer.receive_data(wire[:9], now=0.0)
+    assert outer.data_to_send() == encode_frame(PINGRESP)
+    outer.receive_data(wire[9:], now=0.0)
+    assert outer.data_to_send() == encode_frame(PINGRESP)
