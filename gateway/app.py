@@ -1,53 +1,33 @@
 """
-The gateway, put together: the only place that knows all its parts, and LOCAL from CLUSTER.
+The life of a gateway process: admin, LOCAL mode's own parts, the core, listeners; reload and drain.
 
-LOCAL builds the store, and without a name server of its own that too, in this process and hands
-the cluster client an in-memory transport; everything after that is the same code.
+LOCAL builds the store, and without a name server of its own that too, in this process; the core's
+cluster client gets an in-memory transport to them, and everything after that is the same code.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from gateway.autotopics import AutoTopics
-from gateway.bans import Bans
-from gateway.bridges import Bridge, start_bridges
-from gateway.brokers import GatewayBrokers
 from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
-from gateway.clusters.client import ClusterClient
-from gateway.clusters.connection import Connect
-from gateway.clusters.presence import GatewayPresence
-from gateway.clusters.routes import SETTLE_S
-from gateway.clusters.watch import ConnectNameServer
-from gateway.config import ADMIN_PROTOCOL, ClusterConfig, GatewayConfig, Loaded
-from gateway.connectors import apache_link, over_tcp, signer
-from gateway.deliveries import Streams
-from gateway.directory import DirectoryClient
-from gateway.dispatch import Dispatcher
+from gateway.config import ADMIN_PROTOCOL, GatewayConfig, Loaded
+from gateway.connectors import over_tcp, signer
+from gateway.core import Core
 from gateway.draining import Drain
 from gateway.explanation import answer
 from gateway.guide import guide
-from gateway.held import GatewayHeld
 from gateway.identity import Identities
 from gateway.listeners import Listeners, Section
 from gateway.local import LocalParts
-from gateway.matching import MatchingTable
-from gateway.members import StoreMembers
 from gateway.metrics import Registry
-from gateway.observing import Observer
-from gateway.pipeline import GatewayPipeline
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
 from gateway.registration import Facts, NameServerDoor, Registration
 from gateway.reloading import in_force, refuse_new_clusters, waiting_keys
-from gateway.replies import GatewayReplies
-from gateway.reporting import count_cluster, count_core, describe, doors
-from gateway.services import GatewayServices, Rules
-from gateway.topics import GatewayTopics
-from gateway.weights import Weights
+from gateway.reporting import describe, doors
+from gateway.services import Rules
 from protocols.addresses import join_address
 from protocols.daemon import lifecycle
 from protocols.errors import ConfigError
@@ -57,10 +37,6 @@ if TYPE_CHECKING:
     from gateway.admin.server import AdminServer
 
 logger = logging.getLogger("tidegate.gateway")
-
-
-FIRST_ROUTES_S_MAX: Final = 2 * SETTLE_S
-"""How long a start waits for the name servers of any one cluster."""
 
 
 class Gateway:
@@ -85,27 +61,25 @@ class Gateway:
         self.loaded = self._started = loaded
         self.metrics = Registry()
         self.clients = ClientTable()
-        self.presence = GatewayPresence(loaded.config.name)
         self.listeners = Listeners(build_adapter)
         self.admin: AdminServer | None = None
         self._read_again = read_again
         self._local = local
         self._shows_guide = shows_guide
-        self._tasks = Tasks("gateway")
-        self._clusters: dict[str, ClusterClient] = {}
-        self._pipeline: GatewayPipeline | None = None
-        self._members: StoreMembers | None = None
-        self._streams: Streams | None = None
-        self._bans: Bans | None = None
-        self._weights: Weights | None = None
-        self._bridges: list[Bridge] = []
-        self._observer = Observer.from_config(loaded.config.limits)
-        self._directory: DirectoryClient | None = None
-        self._dispatcher: Dispatcher | None = None
-        self._held: GatewayHeld | None = None
-        self._replies: GatewayReplies | None = None
-        self._services: GatewayServices | None = None
+        self._has_joined = False
         self._admin_address = ""
+        self._tasks = Tasks("gateway")
+        # Refuse what the adapters refuse before anything is opened.
+        build_adapters(loaded)
+        self._rules = Rules(Policy.from_config(loaded.config), Identities(loaded.config))
+        self._core = Core(
+            loaded.config,
+            self._rules,
+            metrics=self.metrics,
+            clients=self.clients,
+            weights_changed=self._weights_changed,
+            local=local,
+        )
         self._registration = Registration(self._register_with(), self._describe)
         self.drain = Drain(
             self.clients,
@@ -117,10 +91,7 @@ class Gateway:
             close=self.listeners.shut,
             reopen=self._serve_again,
         )
-        # Refuse what the adapters refuse before anything is opened.
-        build_adapters(loaded)
-        self._policy = Policy.from_config(loaded.config)
-        self._rules = Rules(self._policy, Identities(loaded.config))
+        self._services = self._core.services(draining=self.drain, opened=self.listeners.opened)
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
@@ -131,30 +102,17 @@ class Gateway:
         if self._local is not None:
             await self._local.start()
         await self._open_admin()
-        services = await self._join()
-        await self.listeners.apply(_sections(self.loaded), services)
-        assert self._directory is not None
-        self._directory.on_ended(self._lease_ended)
-        self._directory.on_joined(self._lease_joined)
+        await self._core.start(self._services)
+        self._has_joined = True
+        await self.listeners.apply(_sections(self.loaded), self._services)
+        self._core.directory.on_ended(self._lease_ended)
+        self._core.directory.on_joined(self._lease_joined)
         self._registration.start()
 
     async def stop(self) -> None:
         """Listeners first: clients are told and what is in flight is answered."""
-        await close_all(self.drain, self._registration, self.listeners, self._tasks, *self._bridges)
-        await close_all(
-            self._members,
-            self._bans,
-            self._held,
-            self._replies,
-            self._dispatcher,
-            self._services,
-            self._observer,
-        )
-        await close_all(self._streams, self._pipeline)
-        if self._directory is not None:
-            await self._directory.leave()
-        for cluster in self._clusters.values():
-            await cluster.close()
+        await close_all(self.drain, self._registration, self.listeners, self._tasks)
+        await close_all(self._services, self._core)
         if self.admin is not None:
             await self.admin.stop()
         await self._rules.identities.close()
@@ -163,7 +121,7 @@ class Gateway:
 
     async def reload(self) -> None:
         """Rules, users and listeners as the file says now. Raises ConfigError: nothing changed."""
-        if self._read_again is None or self._services is None or self._pipeline is None:
+        if self._read_again is None:
             return
         try:
             loaded = self._read_again()
@@ -185,14 +143,11 @@ class Gateway:
 
     def _policy_of(self, config: GatewayConfig) -> Policy:
         """Raises ConfigError."""
-        if self._weights is not None:
-            config = self._weights.applied(config)
-        return Policy.from_config(config, self._policy)
+        return Policy.from_config(self._core.weights.applied(config), self._rules.policy)
 
     def _use(self, policy: Policy) -> None:
-        self._policy = self._rules.policy = policy
-        if self._pipeline is not None:
-            self._pipeline.use(policy)
+        self._rules.policy = policy
+        self._core.pipeline.use(policy)
 
     def _weights_changed(self) -> None:
         try:
@@ -218,88 +173,6 @@ class Gateway:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
-    async def _join(self) -> GatewayServices:
-        """Clusters, pipeline, directory; returns when this gateway has its lease."""
-        config = self.loaded.config
-        self._clusters = {
-            name: self._cluster(name, cluster)
-            for name, cluster in config.clusters.items()
-            if cluster.type == "rocketmq"
-        }
-        matching = MatchingTable()
-        self._pipeline = GatewayPipeline(
-            self._clusters, matching, policy=self._policy, limits=config.limits
-        )
-        self._directory = DirectoryClient(
-            self.presence,
-            self._clusters,
-            matching,
-            self._pipeline,
-            cluster=config.directory.cluster,
-            store=config.directory.store,
-            instance=self._local.instance if self._local is not None else "",
-        )
-        self._pipeline.learner.auto_topics = AutoTopics(
-            self._directory, lambda: self._policy.addressing.auto_topics_max
-        )
-        self._members = StoreMembers(self._directory, self._clusters)
-        self._pipeline.ask(self._members)
-        self._weights = Weights(self._directory, self._weights_changed)
-        self._streams = Streams(self._clusters, self._pipeline)
-        self._bans = Bans(self._directory, self.clients)
-        topics = GatewayTopics(self._clusters, self._pipeline)
-        self._held = GatewayHeld(self._clusters, config.name)
-        self._replies = GatewayReplies(self._clusters, topics, config.name)
-        self._services = services = GatewayServices(
-            pipeline=self._pipeline,
-            streams=self._streams,
-            directory=self._directory,
-            topics=topics,
-            held=self._held,
-            replies=self._replies,
-            brokers=GatewayBrokers(topics),
-            rules=self._rules,
-            metrics=self.metrics,
-            clients=self.clients,
-            bans=self._bans,
-            draining=self.drain,
-            observer=self._observer,
-            limits=config.limits,
-            opened=self.listeners.opened,
-        )
-        for cluster in self._clusters.values():
-            cluster.start()
-        count_core(self.metrics, self._pipeline, self.presence)
-        for name, item in self._clusters.items():
-            count_cluster(self.metrics, name, item)
-        await self._first_routes()
-        await self._directory.start()
-        self._dispatcher = Dispatcher(self._clusters, matching, self._pipeline, self.metrics)
-        self._dispatcher.start()
-        self._held.start()
-        self._replies.start()
-        self._members.start()
-        self._bans.start()
-        if self.admin is not None:
-            self.admin.client_routes.joined(self._bans, self._observer)
-            self.admin.operations.weights = self._weights
-        self._bridges = start_bridges(config.clusters, services)
-        self._pipeline.decider.bridges = frozenset(bridge.name for bridge in self._bridges)
-        return services
-
-    async def _first_routes(self) -> None:
-        """
-        What the name servers know now, before anything is decided by it. A cluster whose name
-        servers are all away is waited for by the directory if it needs it, by nobody else.
-        """
-        ready = [
-            self._tasks.start(cluster.ready(), name=f"routes of {name}")
-            for name, cluster in self._clusters.items()
-        ]
-        _, pending = await asyncio.wait(ready, timeout=FIRST_ROUTES_S_MAX)
-        for task in pending:
-            task.cancel()
-
     def _lease_ended(self) -> None:
         """Others have stopped counting on this gateway: no client may be served any more."""
         logger.warning("the lease has ended: closing all clients until joined again")
@@ -310,37 +183,12 @@ class Gateway:
         self._tasks.start(self._open_again(), name="open listeners")
 
     async def _serve_again(self) -> None:
-        assert self._services is not None
         await self.listeners.unshut(self._services)
 
     async def _open_again(self) -> None:
-        assert self._services is not None
         await self.listeners.close()
         await self.listeners.open(self._services)
-        logger.info("joined again as epoch %d", self.presence.epoch)
-
-    def _cluster(self, name: str, config: ClusterConfig) -> ClusterClient:
-        local = self._local
-        if local is None or not local.is_home_of(
-            config, only=len(self.loaded.config.clusters) == 1
-        ):
-            local = None
-        name_servers: list[str | ConnectNameServer] = [*config.namesrv]
-        local_stores: dict[str, Connect] = {}
-        if local is not None:
-            local_stores[local.store_config.name] = local.connect_store
-            if local.name_server is not None:
-                name_servers = [local.connect_name_server]
-        return ClusterClient(
-            name,
-            self.presence,
-            name_servers=name_servers,
-            broker_cluster=config.broker_cluster,
-            zones=config.zones,
-            local_stores=local_stores,
-            sign=signer(config.auth or self.loaded.config.cluster_auth),
-            make_foreign_link=apache_link,
-        )
+        logger.info("joined again as epoch %d", self._core.presence.epoch)
 
     async def _open_admin(self) -> None:
         """Health before anything else, so that a start that hangs can be looked at."""
@@ -348,6 +196,7 @@ class Gateway:
             if listener.protocol != ADMIN_PROTOCOL or not listener.enabled:
                 continue
             from gateway.admin.access import Access
+            from gateway.admin.clients import ClientRoutes
             from gateway.admin.operations import OperationRoutes
             from gateway.admin.server import AdminServer
 
@@ -359,10 +208,13 @@ class Gateway:
                 access=access,
                 metrics=self.metrics,
                 clients=self.clients,
-                operations=OperationRoutes(self.drain, lambda: self.loaded.config),
+                client_routes=ClientRoutes(self.clients, self._core.bans, self._core.observer),
+                operations=OperationRoutes(
+                    self.drain, self._core.weights, lambda: self.loaded.config
+                ),
                 unready=self._unready,
                 listeners=self.addresses,
-                explain=lambda request: answer(self.loaded, self._policy, request),
+                explain=lambda request: answer(self.loaded, self._rules.policy, request),
             )
             host, port = await self.admin.start(listener.bind)
             self._admin_address = join_address(host, port)
@@ -387,17 +239,17 @@ class Gateway:
         reasons = [f"listener {name} is closed" for name in self.listeners.closed_names]
         if self.drain.is_on:
             reasons.insert(0, self.drain.stage.value)
-        if self.presence.epoch == 0:
+        if self._core.presence.epoch == 0:
             reasons.append("no lease: the directory store is not reached")
         reasons += [
             f"cluster {name}: {cluster.routes.trouble() or 'no store is up'}"
-            for name, cluster in self._clusters.items()
+            for name, cluster in self._core.clusters.items()
             if not cluster.up_links()
         ]
         store = self._local.store if self._local is not None else None
         if store is not None and not store.is_healthy:
             reasons.append("the store cannot write")
-        if self._services is None:
+        if not self._has_joined:
             reasons.append("starting")
         return reasons
 
@@ -416,9 +268,9 @@ class Gateway:
         return describe(
             self.loaded.config,
             self.addresses(),
-            self._clusters,
+            self._core.clusters,
             connection_count=len(self.clients),
-            message_count=self._pipeline.message_count if self._pipeline is not None else 0,
+            message_count=self._core.pipeline.message_count,
             is_draining=self.drain.is_on,
         )
 

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from protocols import clock
 from protocols.addresses import ANY_HOSTS, is_loopback, socket_address, split_bind
@@ -29,7 +29,7 @@ from store.handlers.searches import Searches
 from store.handlers.streams import Streams
 from store.handlers.system_topics import system_topics
 from store.handlers.waits import Waits
-from store.log.spares import PrepareSegment, Upkeep
+from store.housekeeping import Housekeeping
 from store.metrics import TEXTS, collect
 from store.ownership import FolderLock
 from store.prefetching import Prefetcher
@@ -40,17 +40,6 @@ if TYPE_CHECKING:
     from protocols.daemon.pages import HttpPages
 
 logger = logging.getLogger("tidegate.store")
-
-T = TypeVar("T")
-
-HOUSEKEEPING_S = 0.2
-"""How often the background thread is asked whether it has a segment or a snapshot to make."""
-
-HOUSEKEEPING_BUSY_S = 0.02
-"""The same, while it makes one segment after another: 32 MiB last 0.1 s at 300 MB/s."""
-
-RETRY_S = 1.0
-"""Pause after background work that the disk refused."""
 
 DRAIN_STEP_S = 0.001
 
@@ -106,48 +95,22 @@ class Store:
         self._prefetcher: Prefetcher | None = None
         self._registration: Registration | None = None
         self._http: HttpPages | None = None
+        self._housekeeping: Housekeeping | None = None
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
         """Recover the log, listen, register. Returns when serving."""
-        loop = asyncio.get_running_loop()
         if self._lock is not None:
             await self._lock.acquire()
-        engine = self._engine = Engine(self._disk, self._engine_config())
-        report = await loop.run_in_executor(self._background, engine.recover, clock.read())
-        logger.info(
-            "recovered: epoch %d, %d records in %d blocks, log end %d, %d torn bytes",
-            report.epoch,
-            report.record_count,
-            report.block_count,
-            report.end,
-            report.torn_bytes,
-        )
-        config = self.config
-        context = Context(
-            config=config,
-            engine=engine,
-            appends=Appends(engine),
-            waits=Waits(waiting_max=config.limits.waiting_max),
-            streams=Streams(engine, lost_s=config.lost_ms_max / 1000),
-            presences=Presences(
-                lost_s=config.lost_ms_max / 1000, silence_s=config.silence_ms_max / 1000
-            ),
-            searches=Searches(self._disk),
-            secret=self._secret,
-            access_key=auth.access_key if (auth := self._auth) is not None else "",
-            system_topics=system_topics(config),
-        )
+        engine = await self._recover()
+        context = self._context(engine)
         configuration.restore(context)
-        context.appends.bytes_max = config.limits.pending_bytes_max
         server = self._server = StoreServer(context)
         context.topics_changed = server.topics_changed.set
         context.counters = server.counters
-        prefetcher = Prefetcher(self._disk, server.fetched, server.reads_allowed)
-        self._prefetcher, server.commit_ended = prefetcher, prefetcher.commit_ended
-        server.read_ahead = lambda: prefetcher.run(engine.background.take_prefetches())
         context.comings.is_served, context.comings.hurry = True, server.tick_soon
+        self._read_ahead(engine, server)
         committer = self._committer = Committer(
             self._writer_disk,
             done=server.committed,
@@ -156,20 +119,17 @@ class Store:
             kernel=self._kernel_commits(),
         )
         committer.start()
+        housekeeping = self._housekeeping = Housekeeping(engine, self._disk, self._background)
         self._listener = await serve_remoting(
             server,
-            config.bind,
+            self.config.bind,
             frame_bytes_max=max(REMOTING_FRAME_BYTES_MAX, FRAME_BYTES_MAX),
-            connections_max=config.limits.connections_max,
+            connections_max=self.config.limits.connections_max,
         )
         await self._advertise(context, self._listener.address)
         server.use(committer)
-        if config.metrics_bind:
-            from store.http import http_pages
-
-            self._http = http_pages(self.metrics, lambda: self.is_healthy)
-            logger.info("HTTP on %s", self._http.listen(config.metrics_bind))
-        self._tasks.start(self._keep_house(engine), name="housekeeping")
+        self._serve_metrics()
+        self._tasks.start(housekeeping.run(), name="housekeeping")
         self._registration = Registration(context, server.topics_changed, auth=self._auth)
         self._registration.start()
 
@@ -180,8 +140,8 @@ class Store:
         if self._listener is not None:
             self._listener.stop_accepting()
         await self._tasks.close()
-        if self._server is not None and self._engine is not None:
-            await self._settle(self._engine)
+        if self._housekeeping is not None:
+            await self._settle(self._housekeeping)
         if self._listener is not None:
             await self._listener.close()
         if self._http is not None:
@@ -239,6 +199,52 @@ class Store:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
+    async def _recover(self) -> Engine:
+        engine = self._engine = Engine(self._disk, self._engine_config())
+        loop = asyncio.get_running_loop()
+        report = await loop.run_in_executor(self._background, engine.recover, clock.read())
+        logger.info(
+            "recovered: epoch %d, %d records in %d blocks, log end %d, %d torn bytes",
+            report.epoch,
+            report.record_count,
+            report.block_count,
+            report.end,
+            report.torn_bytes,
+        )
+        return engine
+
+    def _context(self, engine: Engine) -> Context:
+        config = self.config
+        lost_s = config.lost_ms_max / 1000
+        context = Context(
+            config=config,
+            engine=engine,
+            appends=Appends(engine),
+            waits=Waits(waiting_max=config.limits.waiting_max),
+            streams=Streams(engine, lost_s=lost_s),
+            presences=Presences(lost_s=lost_s, silence_s=config.silence_ms_max / 1000),
+            searches=Searches(self._disk),
+            secret=self._secret,
+            access_key=self._auth.access_key if self._auth is not None else "",
+            system_topics=system_topics(config),
+        )
+        context.appends.bytes_max = config.limits.pending_bytes_max
+        return context
+
+    def _read_ahead(self, engine: Engine, server: StoreServer) -> None:
+        """What readers will ask for next is fetched beside the commits."""
+        prefetcher = Prefetcher(self._disk, server.fetched, server.reads_allowed)
+        self._prefetcher, server.commit_ended = prefetcher, prefetcher.commit_ended
+        server.read_ahead = lambda: prefetcher.run(engine.background.take_prefetches())
+
+    def _serve_metrics(self) -> None:
+        if not self.config.metrics_bind:
+            return
+        from store.http import http_pages
+
+        self._http = http_pages(self.metrics, lambda: self.is_healthy)
+        logger.info("HTTP on %s", self._http.listen(self.config.metrics_bind))
+
     def _kernel_commits(self) -> KernelCommits | None:
         """Where every commit is to be durable, and the disk is not another one by order."""
         disk = self._writer_disk
@@ -283,63 +289,10 @@ class Store:
         seed = int.from_bytes(os.urandom(4), "big")
         context.ids = MessageIds(context.store_host, os.getpid(), seed)
 
-    async def _keep_house(self, engine: Engine) -> None:
-        """Segments ahead of need, files of those that went, snapshots: in the background."""
-        segment: PrepareSegment | None = None
-        upkeep: Upkeep | None = None
-        while True:
-            pause = HOUSEKEEPING_S
-            try:
-                segment = segment or engine.background.segment_wanted()
-                if segment is not None:
-                    while not await self._in_background(segment.execute):
-                        pass
-                    engine.background.segment_prepared(segment)
-                    segment, pause = None, HOUSEKEEPING_BUSY_S
-                upkeep = upkeep or engine.background.upkeep_due()
-                if upkeep is not None:
-                    await self._in_background(upkeep.execute)
-                    engine.background.upkeep_done(upkeep)
-                    upkeep = None
-                if await self._seal(engine):
-                    pause = HOUSEKEEPING_BUSY_S
-                snapshot = engine.background.snapshot_due(clock.read())
-                if snapshot is not None:
-                    await self._in_background(snapshot.execute)
-                    engine.background.snapshot_written(snapshot)
-            except OSError as error:  # a full disk: sends are refused already; try again
-                logger.error("background work on the disk failed: %s", error)
-                pause = RETRY_S
-            await asyncio.sleep(pause)
-
-    async def _seal(self, engine: Engine) -> bool:
-        """The index of one sealed segment goes to its file; False: nothing to do."""
-        work = engine.background.seal_due()
-        if work is None:
-            return False
-        try:
-            await self._step_by_step(work.gather)
-            await self._in_background(work.execute)
-            await self._step_by_step(work.release)
-        finally:
-            engine.background.seal_done()
-        return True
-
-    @staticmethod
-    async def _step_by_step(step: Callable[[], bool]) -> None:
-        """Until it says True; requests are served in between."""
-        is_done = False
-        while not is_done:
-            is_done = step()
-            await asyncio.sleep(0)
-
-    async def _in_background(self, execute: Callable[[Disk], T]) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._background, execute, self._disk)
-
-    async def _settle(self, engine: Engine) -> None:
+    async def _settle(self, housekeeping: Housekeeping) -> None:
         """The closing block and everything before it become durable; then the last snapshot."""
-        server, committer = self._server, self._committer
+        engine, server, committer = self._engine, self._server, self._committer
+        assert engine is not None
         assert server is not None
         assert committer is not None
         server.stop()
@@ -347,13 +300,8 @@ class Store:
             engine.close(clock.read())
             await self._drain(engine, committer)
         await committer.close()
-        snapshot = (
-            None
-            if committer.has_failed
-            else engine.background.snapshot_due(clock.read(), is_forced=True)
-        )
-        if snapshot is not None:
-            await self._in_background(snapshot.execute)
+        if not committer.has_failed:
+            await housekeeping.write_snapshot(is_forced=True)
 
     async def _drain(self, engine: Engine, committer: Committer) -> None:
         """Until all that the engine has built is durable, or the disk has failed."""

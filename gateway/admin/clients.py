@@ -21,14 +21,10 @@ STATUS: Final = {Code.BAD_REQUEST: 400, Code.TOO_MANY_REQUESTS: 429}
 class ClientRoutes:
     """``/api/clients/{id}/kick`` and ``/api/bans``."""
 
-    def __init__(self, clients: ClientTable) -> None:
+    def __init__(self, clients: ClientTable, bans: Bans, observer: Observer) -> None:
         self._clients = clients
-        self.bans: Bans | None = None
-        self.observer: Observer | None = None
-
-    def joined(self, bans: Bans, observer: Observer) -> None:
-        """The gateway has its lease: there is something to ask."""
-        self.bans, self.observer = bans, observer
+        self._bans = bans
+        self._observer = observer
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -56,7 +52,7 @@ class ClientRoutes:
         return web.json_response({"kicked": count}, status=200 if count else 404)
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        bans = [msgspec.to_builtins(ban) for ban in self.bans or ()]
+        bans = [msgspec.to_builtins(ban) for ban in self._bans or ()]
         return web.json_response({"bans": bans})
 
     async def _add(self, request: web.Request) -> web.StreamResponse:
@@ -79,21 +75,17 @@ class ClientRoutes:
         return await self._answer(ban, {})
 
     async def _answer(self, ban: Ban, more: dict[str, Any]) -> web.StreamResponse:
-        if self.bans is None:
-            return web.json_response({"error": "starting"}, status=503)
         try:
-            written = await self.bans.add(ban)
+            written = await self._bans.add(ban)
         except Refused as error:
             return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
         logger.info("%s %s banned until %d by %s", ban.kind, ban.value, ban.until_ms, ban.by)
         return web.json_response({**msgspec.to_builtins(written), **more})
 
     async def _remove(self, request: web.Request) -> web.StreamResponse:
-        if self.bans is None:
-            return web.json_response({"error": "starting"}, status=503)
         info = request.match_info
         try:
-            is_gone = await self.bans.remove(
+            is_gone = await self._bans.remove(
                 info["kind"], info["value"], request.query.get("tenant", "")
             )
         except Refused as error:
@@ -103,17 +95,15 @@ class ClientRoutes:
     # ── looking closer ──────────────────────────────────────────────────────────────────
 
     async def _list_traces(self, request: web.Request) -> web.StreamResponse:
-        traces = self.observer.traces() if self.observer is not None else []
+        traces = self._observer.traces()
         return web.json_response({"traces": [trace._asdict() for trace in traces]})
 
     async def _start_trace(self, request: web.Request) -> web.StreamResponse:
         """``{kind: client|topic|ip, value, for}``."""
-        if self.observer is None:
-            return web.json_response({"error": "starting"}, status=503)
         try:
             body = await request.json()
             duration_ms = int(str(parse_duration_ms(body.get("for", "5m"))))
-            trace = await self.observer.start_trace(
+            trace = await self._observer.start_trace(
                 str(body["kind"]), str(body["value"]), duration_ms
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -124,7 +114,7 @@ class ClientRoutes:
 
     async def _read_trace(self, request: web.Request) -> web.StreamResponse:
         """The file of a trace that runs."""
-        traces = self.observer.traces() if self.observer is not None else []
+        traces = self._observer.traces()
         name = request.match_info["name"]
         found = next((trace for trace in traces if trace.name == name), None)
         if found is None:
@@ -132,11 +122,10 @@ class ClientRoutes:
         return web.FileResponse(found.file)
 
     async def _stop_trace(self, request: web.Request) -> web.StreamResponse:
-        observer, name = self.observer, request.match_info["name"]
-        is_known = observer is not None and observer.stop_trace(name)
+        is_known = self._observer.stop_trace(request.match_info["name"])
         return web.json_response({"stopped": int(is_known)}, status=200 if is_known else 404)
 
     async def _slow(self, request: web.Request) -> web.StreamResponse:
         """Subscribers that got messages late, the worst first."""
-        found = self.observer.slowest(100) if self.observer is not None else []
+        found = self._observer.slowest(100)
         return web.json_response({"slow": [entry._asdict() for entry in found]})

@@ -22,11 +22,10 @@ OVER_DEFAULT: Final = "30s"
 class OperationRoutes:
     """``/api/drain`` and ``/api/weights``."""
 
-    def __init__(self, drain: Drain, config: Callable[[], GatewayConfig]) -> None:
+    def __init__(self, drain: Drain, weights: Weights, config: Callable[[], GatewayConfig]) -> None:
         self._drain = drain
+        self._weights = weights
         self._config = config
-        self.weights: Weights | None = None
-        """There once the gateway has its lease."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -63,13 +62,10 @@ class OperationRoutes:
         return web.json_response(self._drain.status())
 
     async def _list_weights(self, request: web.Request) -> web.StreamResponse:
-        rows = self.weights.table(self._config()) if self.weights is not None else []
-        return web.json_response({"weights": rows})
+        return web.json_response({"weights": self._weights.table(self._config())})
 
     async def _set_weights(self, request: web.Request) -> web.StreamResponse:
         """``{<cluster>: <weight>, …}``."""
-        if self.weights is None:
-            return web.json_response({"error": "starting"}, status=503)
         route = request.match_info["route"]
         try:
             body: Any = await request.json()
@@ -78,17 +74,15 @@ class OperationRoutes:
         if not isinstance(body, dict) or not body:
             return _wrong("wants {cluster: weight}")
         try:
-            await self.weights.set(self._config(), route, body)
+            await self._weights.set(self._config(), route, body)
         except Refused as error:
             return _refused(error)
         logger.info("weights of %s set to %s by %s", route, body, request.remote)
         return await self._list_weights(request)
 
     async def _reset_weights(self, request: web.Request) -> web.StreamResponse:
-        if self.weights is None:
-            return web.json_response({"error": "starting"}, status=503)
         try:
-            is_gone = await self.weights.reset(request.match_info["route"])
+            is_gone = await self._weights.reset(request.match_info["route"])
         except Refused as error:
             return _refused(error)
         return web.json_response({"reset": int(is_gone)}, status=200 if is_gone else 404)

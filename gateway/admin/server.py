@@ -51,6 +51,7 @@ class AdminServer:
         access: Access,
         metrics: Registry,
         clients: ClientTable,
+        client_routes: ClientRoutes,
         operations: OperationRoutes,
         unready: Callable[[], list[str]],
         listeners: Callable[[], dict[str, str]],
@@ -60,8 +61,8 @@ class AdminServer:
         self._gateway = gateway
         self._metrics = metrics
         self._clients = clients
-        self.client_routes = ClientRoutes(clients)
-        self.operations = operations
+        self._client_routes = client_routes
+        self._operations = operations
         self._unready = unready
         self._listeners = listeners
         self._explain = explain
@@ -82,8 +83,8 @@ class AdminServer:
                 web.get("/metrics", self._get_metrics),
                 web.get("/api/clients", self._get_clients),
                 web.get("/api/explain", self._get_explain),
-                *self.client_routes.routes(),
-                *self.operations.routes(),
+                *self._client_routes.routes(),
+                *self._operations.routes(),
                 web.get("/", self._page),
             ]
         )
