@@ -17,6 +17,7 @@ from protocols.canonical import Message, SendResults
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.exchanges import Proved
+from protocols.mqtt.agreeing import Agreed
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.events import (
     ORDERED,
@@ -35,7 +36,6 @@ from protocols.mqtt.inbound import Inbound
 from protocols.mqtt.leftovers import put_aside, take_up
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import (
-    Agreed,
     Caller,
     accept,
     hear,

@@ -1,4 +1,4 @@
-"""From CONNECT to CONNACK: who it is, which session, what the two sides agree on."""
+"""From CONNECT to a session: who it is, and whether it is let in."""
 
 import uuid
 from typing import Final, NamedTuple
@@ -7,39 +7,28 @@ from protocols import clock
 from protocols.canonical import Call, Identity
 from protocols.doors import client_certificate
 from protocols.driver import Driver
-from protocols.errors import Code, Refused
+from protocols.errors import Code
 from protocols.exchanges import Proved
+from protocols.mqtt.agreeing import Admitted, Agreed, agree
 from protocols.mqtt.connection import MqttConnection
-from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import Event
-from protocols.mqtt.fields import VARINT_MAX, PacketError
+from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
 from protocols.mqtt.lastwords import Owner
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.naming import Naming, mount_point_of
-from protocols.mqtt.opened import Opened, terms
 from protocols.mqtt.packets import (
     V5,
     V31,
-    Connack,
     Connect,
     PacketProperties,
-    PropertyValue,
     Reason,
     Will,
 )
-from protocols.mqtt.properties import Property, find_int, is_as_it_says
-from protocols.mqtt.records import WillRecord
-from protocols.mqtt.rendering import Renderings
-from protocols.mqtt.sessions import Opening, is_read
+from protocols.mqtt.properties import Property, is_as_it_says
 from protocols.mqtt.settings import MqttSettings
 from protocols.pipeline import Credentials
 from protocols.tls import ClientCertificate
-
-PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no maximum
-
-CONNACK_BYTES_MAX: Final = 200_000
-"""No CONNACK is larger: an assigned id, a little response information, numbers."""
 
 ANONYMOUS: Final = Identity(name="anonymous", is_anonymous=True)
 
@@ -57,14 +46,6 @@ class Caller(NamedTuple):
     certificate: ClientCertificate
     tenant: str
     credentials: Credentials
-
-
-class Agreed(NamedTuple):
-    """What CONNACK tells, and the session it opens."""
-
-    opened: Opened
-    connack: Connack
-    keep_alive_s: int
 
 
 # ── CONNECT ─────────────────────────────────────────────────────────────────────────────
@@ -144,9 +125,10 @@ async def open_session(
     if code != Code.OK:
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
         return None
-    asked = connect._replace(will=will)
     own = connection.auth.properties(proved.data) if connection.auth is not None else ()
-    return await _agree(front, owner, connection, driver, asked, call, naming, renderings, own)
+    asked = connect._replace(will=will)
+    admitted = Admitted(connection, driver, asked, call, naming, renderings, own)
+    return await agree(front, owner, admitted)
 
 
 def accept(front: Front, connection: MqttConnection, agreed: Agreed) -> None:
@@ -249,126 +231,3 @@ def _may_have_will(front: Front, will: Will | None, call: Call) -> bool:
 def _has_credentials(connect: Connect, certificate_name: str) -> bool:
     """A user name alone says nothing beside a certificate."""
     return connect.password is not None or (connect.user is not None and not certificate_name)
-
-
-async def _agree(
-    front: Front,
-    owner: Owner,
-    connection: MqttConnection,
-    driver: Driver[Event],
-    connect: Connect,
-    call: Call,
-    naming: Naming,
-    renderings: Renderings,
-    own: PacketProperties,
-) -> Agreed | None:
-    """
-    Take the session, open its streams, write CONNACK's properties.
-
-    Args:
-        own: properties of CONNACK that this login brings.
-    """
-    settings, properties = front.settings, connect.properties
-    expiry_s = _expiry_s(front, connect)
-    keep_alive_s, is_bounded = connect.keep_alive_s, False
-    limit_s = settings.server_keep_alive_s_max
-    if limit_s and connect.version == V5 and not 0 < keep_alive_s <= limit_s:
-        keep_alive_s, is_bounded = limit_s, True
-    will = None
-    if connect.will is not None:
-        source = front.source_of(call) if connect.will.retain else ()
-        will = WillRecord.from_packet(connect.will, source)
-    packet_bytes_max = find_int(properties, Property.MAXIMUM_PACKET_SIZE, PACKET_BYTES_MAX)
-    opening = Opening(call, connect.clean_start, expiry_s, will, settings.guards_sessions)
-    owned = await front.sessions.open(opening, owner)
-    connack = Connack(
-        Reason.SUCCESS,
-        owned.is_present,
-        _connack_properties(front, connect, call.client_id, expiry_s, limit_s if is_bounded else 0)
-        + own
-        if connect.version == V5
-        else (),
-    )
-    receive_max = find_int(properties, Property.RECEIVE_MAXIMUM, 65_535)
-    opened = Opened(
-        front,
-        call,
-        owned,
-        connection,
-        driver,
-        terms=terms(
-            min(settings.inflight_max, receive_max),
-            packet_bytes_max,
-            find_int(properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
-        ),
-        renderings=renderings,
-        naming=naming,
-    )
-    try:
-        if (
-            packet_bytes_max < CONNACK_BYTES_MAX
-            and len(encode_packet(connack, connect.version)) > packet_bytes_max
-        ):
-            raise Refused(Code.PAYLOAD_TOO_LARGE, call.client_id, "CONNACK over its packet limit")
-        await _reopen(opened)
-    except Refused as error:
-        await opened.close_feeds()
-        front.sessions.let_go(owned, owner)
-        await front.sessions.disconnected(owned, owned.record, sends_will=False)
-        if error.code == Code.PAYLOAD_TOO_LARGE:
-            connection.fail(Reason.PACKET_TOO_LARGE, str(error))
-            return None
-        raise
-    front.accepted_count += 1
-    return Agreed(opened, connack, keep_alive_s)
-
-
-async def _reopen(opened: Opened) -> None:
-    """The streams of a session that was there before."""
-    has_group = opened.owned.record.has_group
-    if not opened.subscription_count and not has_group:
-        return
-    items = list(opened.subscriptions)
-    if has_group or any(is_read(item) for item in items):
-        await opened.open_feed()
-    for item in items:
-        if item.share:
-            await opened.open_share(item)
-
-
-def _expiry_s(front: Front, connect: Connect) -> int:
-    limit = front.settings.session_expiry_s_max
-    if connect.version == V5:
-        return min(limit, find_int(connect.properties, Property.SESSION_EXPIRY, 0))
-    return 0 if connect.clean_start else limit
-
-
-def _connack_properties(
-    front: Front, connect: Connect, client_id: str, expiry_s: int, keep_alive_s: int
-) -> tuple[tuple[int, PropertyValue], ...]:
-    """What the server insists on; absent means the specification's default."""
-    settings = front.settings
-    pairs: list[tuple[int, PropertyValue]] = []
-    if keep_alive_s:
-        pairs.append((Property.SERVER_KEEP_ALIVE, keep_alive_s))
-    if settings.topic_alias_max:
-        pairs.append((Property.TOPIC_ALIAS_MAXIMUM, settings.topic_alias_max))
-    if not connect.client_id:
-        pairs.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
-    if not settings.retained:
-        pairs.append((Property.RETAIN_AVAILABLE, 0))
-    pairs.append((Property.MAXIMUM_PACKET_SIZE, settings.packet_bytes_max))
-    pairs.append((Property.RECEIVE_MAXIMUM, settings.receive_max))
-    if settings.qos_max < 2:
-        pairs.append((Property.MAXIMUM_QOS, settings.qos_max))
-    if expiry_s != find_int(connect.properties, Property.SESSION_EXPIRY, 0):
-        pairs.append((Property.SESSION_EXPIRY, expiry_s))
-    wants_information = find_int(connect.properties, Property.REQUEST_RESPONSE_INFORMATION, 0)
-    if settings.response_information and wants_information:
-        text = settings.response_information.replace("{client_id}", client_id)
-        pairs.append((Property.RESPONSE_INFORMATION, text))
-    if not settings.wildcard_subscriptions:
-        pairs.append((Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 0))
-    if not settings.shared_subscriptions:
-        pairs.append((Property.SHARED_SUBSCRIPTION_AVAILABLE, 0))
-    return tuple(pairs)

@@ -201,9 +201,13 @@ def test_mqtt_3_1_2_28_response_information(server: Address, word: str, version:
 def test_mqtt_3_1_2_24_connack_over_the_clients_maximum(
     server: Address, word: str, version: int
 ) -> None:
-    """Nothing is sent, no DISCONNECT either: closed."""
+    """Nothing is sent, no DISCONNECT either: closed, and the session that was there stays."""
+    with Peer(server, version, kept(version, word)) as peer:
+        peer.subscribe(SubscribeItem(word, 1))
     connect = fresh(version, word, properties=((0x27, 5),))
     assert refusal(server, version, connect) == b""
+    with Peer(server, version, kept(version, word)) as peer:
+        assert peer.connack.session_present
 
 
 @clauses(
