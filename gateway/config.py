@@ -227,6 +227,10 @@ class ListenerConfig(ConfigModel):
     proxy_from: Texts = ()
     """Addresses or CIDR ranges of the load balancers that may connect; empty: any."""
 
+    proxy_requires: Literal["nothing", "tls", "certificate"] = "nothing"
+    """What the load balancer has to say of a client (version 2): that it spoke ``tls`` to it, or
+    showed a ``certificate`` that the balancer verified. Not for gRPC."""
+
     accept_rate: Rate | None = Field(default=None, gt=0)
     """New connections, such as ``500/s``; more wait in the kernel's queue. Not for gRPC."""
 

@@ -12,9 +12,9 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from protocols import clock, proxying, unix_sockets
 from protocols.addresses import split_bind
@@ -45,6 +45,9 @@ def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+ProxyRequires = Literal["nothing", "tls", "certificate"]
+
+
 class DoorSettings(BaseModel):
     """What every listener on our own sockets can have."""
 
@@ -60,8 +63,19 @@ class DoorSettings(BaseModel):
     proxy_from: Annotated[Texts, AfterValidator(_networks)] = ()
     """Addresses or CIDR ranges of the load balancers; others are closed. Empty: any."""
 
+    proxy_requires: ProxyRequires = "nothing"
+    """What the load balancer has to say of a client (version 2): that it spoke ``tls`` to it, or
+    showed a ``certificate`` that the balancer verified; others are closed, its own health checks
+    too."""
+
     accept_rate: Rate | None = Field(default=None, gt=0)
     """New connections, such as ``500/s``; more wait in the kernel's queue (at most 4096)."""
+
+    @model_validator(mode="after")
+    def _asks_a_balancer(self) -> Self:
+        if self.proxy_requires != "nothing" and (not self.proxy_protocol or self.tls is not None):
+            raise ValueError("proxy_requires wants proxy_protocol, and no tls of its own")
+        return self
 
 
 async def open_door(
@@ -270,12 +284,21 @@ class Door:
                     if not data:
                         raise PeerError("the connection was closed")
                     header += data
-            proxying.proxied.set(proxying.decode(header))
+            found = proxying.decode(header)
+            if not self._is_secured(found):
+                raise PeerError(f"no {self._settings.proxy_requires} before the balancer")
+            proxying.proxied.set(found)
         except (PeerError, OSError, TimeoutError) as error:
             self._failed["proxy"].inc()
             logger.info("listener %s: %s: %s", self._name, address, error or "no PROXY header")
             return False
         return True
+
+    def _is_secured(self, found: proxying.Proxied) -> bool:
+        wanted = self._settings.proxy_requires
+        if wanted == "certificate":
+            return found.is_verified
+        return wanted == "nothing" or found.is_tls
 
     def _is_trusted(self, address: str) -> bool:
         try:

@@ -35,6 +35,12 @@ class Proxied(NamedTuple):
     certificate_name: str = ""
     """Common name of the client certificate that the balancer has verified; version 2 only."""
 
+    is_tls: bool = False
+    """The client spoke TLS to the balancer; version 2 only."""
+
+    is_verified: bool = False
+    """It showed a certificate that the balancer has verified; version 2 only."""
+
 
 proxied: ContextVar[Proxied | None] = ContextVar("proxied", default=None)
 """Set while the protocol object of a connection is made whose header was read."""
@@ -97,12 +103,12 @@ def _decode_v2(header: bytes) -> Proxied:
     size = {0x1: 4, 0x2: 16}.get(family >> 4, 0)
     if not size:  # unspecified or a Unix socket: nothing that has an address
         skipped = V2_UNIX_BYTES if family >> 4 == 0x3 else 0
-        return Proxied(certificate_name=_certificate_name(rest[skipped:]))
+        return _secured("", rest[skipped:])
     if family & 0xF != 0x1 or len(rest) < 2 * size + 4:
         raise PeerError("a PROXY header without its addresses")
     address = ipaddress.ip_address(rest[:size])
     port = int.from_bytes(rest[2 * size : 2 * size + 2], "big")
-    return Proxied(join_address(str(address), port), _certificate_name(rest[2 * size + 4 :]))
+    return _secured(join_address(str(address), port), rest[2 * size + 4 :])
 
 
 def _tlvs(data: bytes) -> dict[int, bytes]:
@@ -121,14 +127,16 @@ def _tlvs(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def _certificate_name(data: bytes) -> str:
-    """The common name, if the balancer says that it verified the certificate."""
+def _secured(peer: str, data: bytes) -> Proxied:
+    """What the TLVs say of TLS; the name counts if the balancer verified the certificate."""
     value = _tlvs(data).get(TLV_SSL)
     if value is None:
-        return ""
+        return Proxied(peer)
     if len(value) < 5:  # client, verify (2.2.6)
         raise PeerError("a PROXY header with half a TLS field")
-    is_shown = value[0] & (CLIENT_CERT_CONN | CLIENT_CERT_SESS)
-    if not value[0] & CLIENT_SSL or not is_shown or any(value[1:5]):
-        return ""
-    return _tlvs(value[5:]).get(SUBTLV_SSL_CN, b"").decode("utf-8", "replace")
+    is_tls = bool(value[0] & CLIENT_SSL)
+    is_shown = bool(value[0] & (CLIENT_CERT_CONN | CLIENT_CERT_SESS))
+    if not is_tls or not is_shown or any(value[1:5]):
+        return Proxied(peer, is_tls=is_tls)
+    name = _tlvs(value[5:]).get(SUBTLV_SSL_CN, b"").decode("utf-8", "replace")
+    return Proxied(peer, name, is_tls, True)

@@ -61,7 +61,7 @@ def hear(
     if (reason := _why_not(front, connect)) is not None:
         connection.refuse(reason)
         return None
-    client_id = connect.client_id or f"auto-{uuid.uuid4()}"
+    client_id = connect.client_id or f"{front.settings.assigned_ids}{uuid.uuid4()}"
     certificate = client_certificate(driver)
     tenant = certificate.tenant(front.settings.tenant)
     if front.services.is_banned(peer=driver.peer, tenant=tenant, client_id=client_id):
@@ -152,14 +152,16 @@ def server_reference(front: Front) -> PacketProperties:
 
 def _why_not(front: Front, connect: Connect) -> Reason | None:
     """What is wrong with a CONNECT that is well formed."""
+    settings = front.settings
     if not connect.client_id and (
-        connect.version == V31 or (connect.version != V5 and not connect.clean_start)
+        not settings.assigned_ids
+        or connect.version == V31
+        or (connect.version != V5 and not connect.clean_start)
     ):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]
     will = connect.will
     if will is None:
         return None
-    settings = front.settings
     if len(will.payload) > settings.will_bytes_max:
         return Reason.PACKET_TOO_LARGE
     if settings.checks_payload_format and not is_as_it_says(will.properties, will.payload):

@@ -114,6 +114,10 @@ class MqttSettings(DoorSettings):
     """Methods of enhanced authentication (5.0) that are taken, such as ``SCRAM-SHA-256``; absent:
     all that ``users`` and ``authenticators`` bring; ``[]``: none. Others are told 0x8C."""
 
+    assigned_ids: str = Field(default="auto-", max_length=64, pattern="^[!-~]*$")
+    """What the ids begin with that clients get who bring none. Empty: they get none (0x85; 3.x:
+    2)."""
+
     connect_s_max: float = Field(default=10.0, gt=0)
     """From the open socket to a whole CONNECT, and from there to the end of an enhanced
     authentication."""

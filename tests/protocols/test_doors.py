@@ -211,6 +211,35 @@ async def test_only_load_balancers_may_come() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(
+    ("wanted", "client", "verify", "is_let_in"),
+    [
+        ("tls", 0x01, 0, True),
+        ("tls", 0x00, 0, False),
+        ("certificate", 0x03, 0, True),
+        ("certificate", 0x03, 1, False),
+        ("certificate", 0x01, 0, False),
+    ],
+)
+async def test_what_the_load_balancer_must_have_seen(
+    wanted: str, client: int, verify: int, is_let_in: bool
+) -> None:
+    """TLS, or a certificate that it verified, by the SSL field of a header of version 2."""
+    field = bytes((0x20, 0, 5, client)) + verify.to_bytes(4, "big")
+    rest = bytes((203, 0, 113, 9, 10, 0, 0, 1, 0, 80, 0, 81)) + field
+    header = b"\r\n\r\n\x00\r\nQUIT\n\x21\x11" + len(rest).to_bytes(2, "big") + rest
+    async with site(proxy_protocol=True, proxy_requires=wanted) as made:
+        reader, writer = await asyncio.open_connection(*made.address)
+        writer.write(header + (CONNECT if is_let_in else b""))
+        assert (await reader.read(1))[:1] == (b"\x20" if is_let_in else b"")
+        writer.close()
+
+
+def test_what_a_balancer_must_have_seen_wants_one() -> None:
+    with pytest.raises(ValidationError, match="wants proxy_protocol"):
+        DoorSettings(proxy_requires="tls")
+
+
 async def test_tls_behind_a_proxy_header(authority: Authority) -> None:
     """The header comes first, then the handshake."""
     server = authority.issue("server", ("CN", "localhost"))

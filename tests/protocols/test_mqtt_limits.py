@@ -42,6 +42,23 @@ async def test_levels_of_filters_and_wills() -> None:
             assert client.connack.reason == Reason.TOPIC_NAME_INVALID
 
 
+@pytest.mark.parametrize(("version", "reason"), [(V5, 0x85), (V311, 2)])
+async def test_whether_clients_get_ids(version: int, reason: int) -> None:
+    """Of a listener that wants them to bring their own; another gives its own kind."""
+    async with (
+        gateway(assigned_ids="") as (_, strict),
+        MqttClient(strict, Connect(version, "")) as client,
+    ):
+        assert client.connack.reason == reason
+    async with (
+        gateway(assigned_ids="site-7.") as (services, address),
+        MqttClient(address, Connect(version, "")) as client,
+    ):
+        assert client.connack.reason == Reason.SUCCESS
+        ((info, _),) = services.clients.connected
+        assert info.client_id.startswith("site-7.")
+
+
 async def test_a_large_will() -> None:
     async with gateway(will_bytes_max=3) as (_, address):
         async with MqttClient(address, Connect(V5, "c", will=Will("w", b"1234"))) as client:
