@@ -21,6 +21,7 @@ from store.groups.guard import Guard, Line
 from store.groups.guarded import scan_all, scans_of, select_guarded
 from store.groups.selection import (
     Fresh,
+    Selected,
     Wanted,
     select_fresh,
     select_returned,
@@ -84,49 +85,28 @@ class Deliveries:
         taker: str = "",
     ) -> Sequence[Granted]:
         """Grant returned entries, then new ones."""
-        fresh: Fresh | None
-        by_level: list[int] | None = None
-        if group.guard is not None and group.guard.queue is not None and not group.spec.is_fifo:
-            selected = select_guarded(group, group.guard, wanted, self.expire)
-            back, fresh = selected.back, selected.fresh
-            by_level = selected.order if group.guard.levels else None
-        else:
-            back = select_returned(group, wanted) if group.returned else []
-            followed: set[int] = set()
-            if wanted.in_runs and back and group.turns:
-                back, followed = with_runs(group, back, wanted)
-            room = wanted.count_max - len(back)
-            fresh = (
-                select_fresh(group, wanted, self._core.entries, room, followed)
-                if room > 0 and group.ready
-                else None
-            )
+        back, fresh, order = self._select(group, wanted)
         ordinals = [group.open[position] for position in back]
-        positions, held, scans = back, [], []
+        positions = back
         if fresh is not None:
-            if fresh.is_cut:
-                self._core.woken_groups.add(group.number)
             ordinals += fresh.ordinals
             positions = back + fresh.ordinals
-            held = fresh.held
-            scans = scans_of(fresh.passed)
-            if len(group.reads) > 1:
-                note_tags(group, fresh)
-        if not positions and not held:
+            self._went_past(group, fresh)
+        if not positions and (fresh is None or not fresh.held):
             return []
         if group.spec.is_priority:
-            by_level = list(positions)
-        if by_level is not None:  # books are kept by position
+            order = list(positions)
+        if order is not None:  # books are kept by position
             positions.sort()
             ordinals.sort()
         if group.spec.is_auto_ack:
             group.top = group.last_done = positions[-1]
             return granted(self._core.entries, group, positions, ordinals, 0)
         grant = group.last_grant + 1
+        held, scans = (fresh.held, scans_of(fresh.passed)) if fresh is not None else ([], [])
         self._log_grant(group, grant, invisible_ms, holder, positions, held, scans, taker)
         if held:
-            assert fresh is not None
-            group.hold(held, fresh.held)
+            group.hold(held, held)
         if not positions:
             group.last_grant = grant
             return []
@@ -135,13 +115,33 @@ class Deliveries:
         group.granted(batch, ordinals)
         self._watch(group, batch, now, invisible_ms, holder)
         self._core.counters.granted += len(positions)
-        ascend = True
-        if by_level is not None:
-            ascend = by_level == positions
-            positions = ordinals = by_level
-        elif back and len(positions) > len(back):  # what is new may be of a queue not read before
-            ascend = back[-1] < positions[len(back)]
+        if order is not None:
+            ascend = order == positions
+            positions = ordinals = order
+        else:  # what is new may be of a queue that was not read before
+            count = len(back)
+            ascend = not count or count == len(positions) or back[-1] < positions[count]
         return granted(self._core.entries, group, positions, ordinals, grant, ascend=ascend)
+
+    def _select(self, group: Group, wanted: Wanted) -> Selected:
+        """What is offered next, by the kind of group."""
+        guard = group.guard
+        if guard is not None and guard.queue is not None and not group.spec.is_fifo:
+            return select_guarded(group, guard, wanted, self.expire)
+        back = select_returned(group, wanted) if group.returned else []
+        followed: set[int] = set()
+        if wanted.in_runs and back and group.turns:
+            back, followed = with_runs(group, back, wanted)
+        room = wanted.count_max - len(back)
+        if room <= 0 or not group.ready:
+            return Selected(back, None, None)
+        return Selected(back, select_fresh(group, wanted, self._core.entries, room, followed), None)
+
+    def _went_past(self, group: Group, fresh: Fresh) -> None:
+        if fresh.is_cut:
+            self._core.woken_groups.add(group.number)
+        if len(group.reads) > 1:
+            note_tags(group, fresh)
 
     def _log_grant(
         self,

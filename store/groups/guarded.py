@@ -1,11 +1,10 @@
 """What a guarded group is offered next: line by line, the expired taken out."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from store.groups.group import Group
 from store.groups.guard import Guard, Line
-from store.groups.selection import Fresh, Passed, Wanted, scan
+from store.groups.selection import Fresh, Passed, Selected, Wanted, scan
 
 
 def scan_all(group: Group, line: Line, limit: int, count: int) -> tuple[list[int], list[Passed]]:
@@ -24,17 +23,6 @@ def scan_all(group: Group, line: Line, limit: int, count: int) -> tuple[list[int
 def scans_of(passed: Iterable[Passed]) -> list[tuple[int, int]]:
     """(serial of a read, where it goes on), each once."""
     return [(read.serial, read.at) for read in dict.fromkeys([read for read, _ in passed])]
-
-
-class Selected(NamedTuple):
-    """What a guarded group is offered."""
-
-    back: list[int]
-    """Positions that were returned."""
-
-    fresh: Fresh
-    order: list[int]
-    """All of it, in the order of delivery."""
 
 
 def select_guarded(
@@ -71,4 +59,4 @@ def select_guarded(
         if count < len(both):
             fresh.is_cut = True
             break
-    return Selected(back, fresh, order)
+    return Selected(back, fresh, order if guard.levels else None)

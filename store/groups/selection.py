@@ -61,6 +61,19 @@ class Fresh:
         """It stopped at ``LOOKED_MAX``: look again soon."""
 
 
+class Selected(NamedTuple):
+    """What a group is offered."""
+
+    back: list[int]
+    """Positions that were returned."""
+
+    fresh: Fresh | None
+    """None: there was no room, or nothing to look at."""
+
+    order: list[int] | None
+    """All of it in the order of delivery, where that is not the order of positions."""
+
+
 def reads_for(group: Group, wanted: Wanted) -> list[GroupRead]:
     """Ready reads that the request is about."""
     if not wanted.topic:
