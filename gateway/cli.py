@@ -7,7 +7,6 @@ daemons bring theirs by entry points (group ``tidegate.commands``): no import ar
 Exit codes: 0 ok, 1 no, 2 usage, 78 bad configuration.
 """
 
-import gc
 import os
 import sys
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import Final
 
 import click
 
+from protocols.daemon import garbage
 from protocols.daemon.cli import fail_config
 from protocols.errors import ConfigError, GatewayError
 
@@ -42,9 +42,6 @@ COMMANDS: Final[dict[str, str]] = {
     "group": "gateway.commands.topics:group",
 }
 """Our own commands: name → module:object."""
-
-GC_THRESHOLD: Final = 50_000
-"""Allocations between collections."""
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
 
@@ -90,7 +87,7 @@ def program() -> None:
 
 def main() -> None:
     """Run the command; our own errors become a line on stderr and an exit code."""
-    gc.set_threshold(GC_THRESHOLD)  # of imports nothing is garbage: a ninth of a start's time
+    garbage.put_off()  # a ninth of a start's time
     # numpy's: we multiply no matrices, and threads that wait for one spin for 30 ms at a start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:

@@ -1,6 +1,7 @@
 """Who is connected, over all protocols: the table behind ``GET /api/clients`` and kick."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -33,14 +34,14 @@ class ClientTable:
         """Register a connection; call the result, once or more, when it ends."""
         number = next(self._numbers)
         self._clients[number] = _Row(info, kick, leave)
+        return partial(self._leave, number)
 
-        def left() -> None:
-            self._asked.discard(number)
-            if self._clients.pop(number, None) is not None:
-                for listener in self._on_left:
-                    listener(info)
-
-        return left
+    def _leave(self, number: int) -> None:
+        self._asked.discard(number)
+        row = self._clients.pop(number, None)
+        if row is not None:
+            for listener in self._on_left:
+                listener(row.info)
 
     def on_left(self, listener: Callable[[ClientInfo], None]) -> None:
         """Call *listener* with every connection that ends."""

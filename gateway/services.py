@@ -150,6 +150,8 @@ class GatewayServices:
             self._refused["full"].inc()
             return Code.HA_NOT_AVAILABLE
         throttle = self.rules.policy.throttle
+        if not throttle.has_connections:
+            return Code.OK
         now = clock.monotonic()
         verdict, buckets = throttle.connect(facts_of(call, "connect"), now)
         if verdict.refused_by:

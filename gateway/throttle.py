@@ -215,6 +215,9 @@ class Throttle:
         self._entries: tuple[tuple[ThrottleConfig, When], ...] = tuple(
             (entry, entry.when.conditions()) for entry in entries
         )
+        self.has_connections = any(limits_connections(entry) for entry in entries)
+        """An entry counts connections."""
+
         self._buckets: dict[tuple[str, str], Bucket] = {}
         if previous is not None:
             kept = {entry.name for entry in entries} & {

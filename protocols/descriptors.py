@@ -23,6 +23,10 @@ KEPT_MAX: Final = 512
 ASKED_MAX: Final = 1 << 20
 """Where the system sets no bound."""
 
+SURE_PART: Final = 16
+SURE_MAX: Final = 64
+"""Connections between two looks: a sixteenth of what is left, for there are other listeners."""
+
 TELL_S: Final = 10.0
 """Between lines in the log about clients that were turned away."""
 
@@ -55,6 +59,9 @@ class Spared:
         self._factory = factory
         self._listener = listener
         self._number_max = for_clients()
+        self._sure_count = 0
+        """So many more there are, even if other listeners take as many."""
+
         self._turned_away = 0
         self._told_at = float("-inf")
 
@@ -63,11 +70,15 @@ class Spared:
 
     def _is_one_left(self) -> bool:
         """The system gives the lowest number that is free: a new one tells how many are taken."""
+        if self._sure_count > 0:
+            self._sure_count -= 1
+            return True
         try:
             free = os.dup(_any())
         except OSError:
             return False
         os.close(free)
+        self._sure_count = min((self._number_max - free) // SURE_PART, SURE_MAX)
         return free < self._number_max
 
     def _turn_away(self) -> asyncio.Protocol:

@@ -144,6 +144,10 @@ def _space_of(loop: asyncio.AbstractEventLoop) -> memoryview:
     return found
 
 
+def _nobody(*told: object) -> None:
+    """Who owned the connection."""
+
+
 class Traffic:
     """Bytes of many connections, as their protocols see them: without TLS, with WebSocket."""
 
@@ -269,7 +273,14 @@ class Driver(Generic[E]):
             self._timer.cancel()
             self._timer = None
         self.transport = None
-        self._lost(self)
+        lost = self._lost
+        self._forget_owner()
+        lost(self)
+
+    def _forget_owner(self) -> None:
+        """Owner and driver know each other: they would stay until garbage is looked for."""
+        self._handle = self._lost = _nobody
+        self._opened = self._resumed = self._half_closed = None
 
     # ── for the owner ───────────────────────────────────────────────────────────────────
 

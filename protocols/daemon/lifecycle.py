@@ -12,7 +12,6 @@ exit code   means
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from protocols.daemon import garbage
 from protocols.descriptors import raise_limit
 from protocols.errors import ConfigError, GatewayError
 from protocols.tasks import Tasks
@@ -30,9 +30,6 @@ logger = logging.getLogger("tidegate.daemon")
 EXIT_CONFIG: Final = 78
 DRAIN_S_MAX: Final = 20.0
 """After SIGTERM; what has not ended by then is cut off."""
-
-GC_THRESHOLD: Final = 50_000
-"""Allocations between collections: our objects die by reference count (performance rule 12)."""
 
 SWITCH_S: Final = 0.00005
 """How soon a busy event loop lets another thread in: the store's writer has a disk to feed, and
@@ -94,7 +91,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def tune_memory() -> None:
     """Keep big buffers on the heap and collect seldom."""
-    gc.set_threshold(GC_THRESHOLD, 50, 100)
+    garbage.put_off()
     sys.setswitchinterval(SWITCH_S)
     if sys.platform == "linux":
         import ctypes
@@ -133,6 +130,7 @@ async def _serve(build: Callable[[], Daemon]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_stop, stop)
     daemon: Daemon | None = None
+    collector: garbage.Collector | None = None
     try:
         daemon = build()
         starting = tasks.start(_start(daemon), name="start")
@@ -141,7 +139,7 @@ async def _serve(build: Callable[[], Daemon]) -> int:
         if starting.done():
             if (error := starting.result()) is not None:
                 raise error
-            gc.freeze()  # uncollected: looking at all there is costs more than the garbage
+            collector = garbage.begin(loop)
             loop.add_signal_handler(signal.SIGHUP, _on_reload, daemon, tasks)
             write_ready(daemon.ready_line())
             await stop.wait()
@@ -157,6 +155,8 @@ async def _serve(build: Callable[[], Daemon]) -> int:
             await _drain(daemon)
         return 1
     finally:
+        if collector is not None:
+            collector.close()
         await tasks.close()
 
 

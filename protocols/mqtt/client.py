@@ -73,6 +73,9 @@ WAITING_EVENTS_MAX: Final = 16
 NONE_WAITING: Final[deque["Ordered"]] = deque(maxlen=0)
 """A deque has a kilobyte from the beginning; most clients never need one."""
 
+IDLE: Final = Signal(is_set=True)
+"""Of all who wait for nothing."""
+
 LEAVE_AGAIN_S: Final = 2.0
 """Between attempts to write down that a connection is gone, while the directory is away."""
 
@@ -83,7 +86,7 @@ class Client:
     def __init__(self, front: Front) -> None:
         settings = front.settings
         self.front = front
-        self.connection = MqttConnection(settings.limits, now=clock.monotonic())
+        self.connection = MqttConnection(front.limits, now=clock.monotonic())
         self.driver: Driver[Event] = Driver(
             front.framed(self.connection),
             handle=self._handle,
@@ -111,9 +114,13 @@ class Client:
         self._why = ""
         self._connected_ms = 0
         self._expiry_s = -1
-        self._idle = Signal(is_set=True)
-        self._left = Signal()
-        self._forget: Callable[[], None] = lambda: None
+        self._idle = IDLE
+        self._has_left = False
+        self._left: Signal | None = None
+        """Made by who waits for it."""
+
+        self._forget: Callable[[], None] | None = None
+        """Takes it out of the table of clients."""
 
     # ── Owner, and the operator's hand ──────────────────────────────────────────────────
 
@@ -129,7 +136,14 @@ class Client:
         self.end(Reason.SESSION_TAKEN_OVER, "taken over by another connection")
 
     async def left(self) -> None:
-        await self._left.wait()
+        if not self._has_left:
+            self._left = self._left or Signal()
+            await self._left.wait()
+
+    def _tell_left(self) -> None:
+        self._has_left = True
+        if self._left is not None:
+            self._left.set()
 
     def end(self, reason: Reason, text: str, properties: PacketProperties = ()) -> None:
         """Close from our side; a 5.0 client is told *reason*."""
@@ -166,6 +180,9 @@ class Client:
         self._sends_will = False
         elsewhere = server_reference(self.front)
         self.end(Reason.SERVER_MOVED, "sent to another gateway", elsewhere)
+
+    def _kick(self) -> None:
+        self.end(Reason.ADMINISTRATIVE_ACTION, "kicked")
 
     def cut_off(self) -> None:
         self.driver.abort()
@@ -241,7 +258,8 @@ class Client:
             self._publishing().release(event)
         else:
             self._is_busy = True
-            self._idle.clear()
+            if self._idle is IDLE:
+                self._idle = Signal()
             self.front.tasks.start(self._subscribe(event), name="subscribe")
 
     def _publishing(self) -> Inbound:
@@ -274,7 +292,8 @@ class Client:
         while self._waiting and not self._is_busy:
             self._in_order(self._waiting.popleft())
         if not self._is_busy:
-            self._idle.set()
+            idle, self._idle = self._idle, IDLE
+            idle.set()
         self._set_reading()
         self.driver.flush_soon()
 
@@ -297,7 +316,7 @@ class Client:
                 self._is_early = False
                 self._set_reading()
             if self.opened is None:
-                self._left.set()
+                self._tell_left()
             self._opening = None
 
     async def _open_in_turn(self, caller: Caller, proved: Proved) -> None:
@@ -346,7 +365,7 @@ class Client:
         self._connected_ms = clock.wall_ms()
         self._forget = self.front.services.clients.joined(
             opened.info(self._connected_ms),
-            lambda: self.end(Reason.ADMINISTRATIVE_ACTION, "kicked"),
+            self._kick,
             self.move,
         )
         accept(self.front, self.connection, agreed)
@@ -440,6 +459,7 @@ class Client:
         self._is_gone = True
         if self._proving is not None:
             self._proving.lost()
+            self._proving = None
         self.front.clients.discard(self)
         if self.opened is not None:
             self._leave()
@@ -454,7 +474,8 @@ class Client:
             self.front.leaving.start(self._let_go(self.opened), name="leave")
 
     async def _let_go(self, opened: Opened) -> None:
-        self._forget()
+        if self._forget is not None:
+            self._forget()
         self.front.board.unfollow(opened)
         try:
             await self._idle.wait()
@@ -466,7 +487,9 @@ class Client:
         if not self._is_taken:
             await self._say_goodbye(opened)
         self.front.sessions.let_go(opened.owned, self)
-        self._left.set()
+        self._tell_left()
+        opened.parted()
+        self._inbound = self._outbox = None
 
     def _tell_offline(self, opened: Opened) -> None:
         reason = self._why or "connection lost"

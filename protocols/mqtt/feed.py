@@ -32,6 +32,10 @@ class Owner(Protocol):
     def is_peer_slow(self) -> Callable[[], bool]: ...
 
 
+def _nobody(feed: object, code: Code) -> None:
+    """The session has been let go."""
+
+
 class Feed:
     """One stream into the outbox: its credit, its acks, what came before it was ready."""
 
@@ -105,6 +109,11 @@ class Feed:
             self.settle()
             self._stream = None
             await stream.close(drop_group=drop_group)
+
+    def parted(self) -> None:
+        """Nobody is told of anything any more."""
+        self.unnamed.source = None
+        self._ended = _nobody
 
     # Source
 

@@ -40,13 +40,14 @@ class Places:
     """How many CONNECTs are in work at once; others wait, first come, first served."""
 
     def __init__(self, count: int) -> None:
-        self._places = asyncio.Semaphore(count)
+        self._free_count = count
+        self._places = asyncio.Semaphore(0)
         self.waiting_count = 0
 
     async def take(self, wait_s_max: float) -> bool:
         """False: not within that time."""
-        if not self._places.locked():
-            await self._places.acquire()
+        if self._free_count:
+            self._free_count -= 1
             return True
         self.waiting_count += 1
         try:
@@ -59,7 +60,10 @@ class Places:
         return True
 
     def give(self) -> None:
-        self._places.release()
+        if self.waiting_count:
+            self._places.release()
+        else:
+            self._free_count += 1
 
 
 LINGER_S: Final = 1.0
@@ -81,6 +85,7 @@ class Front:
     def __init__(self, name: str, settings: MqttSettings, services: Services) -> None:
         self.name = name
         self.settings = settings
+        self.limits = settings.limits
         self.services = services
         self.presence: Presence | None = None
         if settings.events_topic:

@@ -97,6 +97,7 @@ class Marking:
         for item in self._releases.values():
             item.feed.mark(item.handle, item.packet_id, item.stage)
         self._releases.clear()
+        self._send = self._taken_back = _nobody  # who knows us, too: neither is to be garbage
 
     async def _publish(self, publish: _Publish) -> None:
         item = publish.item
@@ -156,6 +157,10 @@ class Marking:
         item.flight.stage = item.stage
         self._releases.pop(item.packet_id, None)
         self._send(item.packet)
+
+
+def _nobody(_: object) -> None:
+    """The outbox has closed."""
 
 
 def _store(item: Marked) -> tuple[str, str]:

@@ -290,6 +290,14 @@ class Opened:
         for feed, stream in streams or ():
             feed.start(stream)
 
+    def parted(self) -> None:
+        """Its connection has let it go: what knew one another is not to wait for a collection."""
+        self.holder = None
+        for feed in self.feeds():
+            feed.parted()
+        if self._outbox is not None:
+            self._outbox.window.forget()
+
     def settle(self) -> None:
         """The client reads again: give credit."""
         for feed in self.feeds():

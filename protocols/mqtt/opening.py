@@ -126,7 +126,7 @@ async def open_session(
         connection.refuse(ADMISSION.get(code, Reason.SERVER_BUSY))
         return None
     own = connection.auth.properties(proved.data) if connection.auth is not None else ()
-    asked = connect._replace(will=will)
+    asked = connect if will is None else connect._replace(will=will)
     admitted = Admitted(connection, driver, asked, call, naming, renderings, own)
     return await agree(front, owner, admitted)
 

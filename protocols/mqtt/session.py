@@ -329,6 +329,11 @@ class Window:
         self.flights: dict[int, Flight] = {}
         self._next_id = next_id
 
+    def forget(self) -> None:
+        """The connection is gone, and what was under way is put aside."""
+        self.flights.clear()
+        self.waiting = NONE_WAITING
+
     @property
     def next_id(self) -> int:
         """Where the session's next connection goes on counting."""

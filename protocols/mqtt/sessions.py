@@ -318,7 +318,8 @@ class Sessions:
         (result,) = await self._services.directory.put([put])
         if not result.is_ours:
             raise Refused(Code.PRECONDITION_FAILED, record.client_id, "taken over")
-        return owned._replace(record=record, version=result.record.version)
+        version = result.record.version
+        return Owned(record, version, owned.is_present, owned.is_cut, owned.received)
 
     # ── when the connection is gone ─────────────────────────────────────────────────────
 

@@ -52,6 +52,24 @@ class Wire(Protocol):
         ...
 
 
+class _Gone:
+    """A ``Wire`` that has ended."""
+
+    is_open = False
+    is_slow = False
+
+    def send(self, commands: Sequence[RemotingCommand]) -> None:
+        pass
+
+    def pause(self) -> None:
+        pass
+
+    resume = close = abort = pause
+
+
+GONE: Final = _Gone()
+
+
 class Peer:
     """One connection, as its owner sees it."""
 
@@ -164,6 +182,7 @@ class Peer:
         if self._is_lost:
             return
         self._is_lost = True
+        self._wire = GONE  # it knows this peer too: neither is to wait until garbage is looked for
         pending, self._pending = self._pending, {}
         for answered in pending.values():
             answered(None)
