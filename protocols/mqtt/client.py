@@ -476,6 +476,7 @@ class Client:
     async def _let_go(self, opened: Opened) -> None:
         if self._forget is not None:
             self._forget()
+            self._forget = None
         self.front.board.unfollow(opened)
         try:
             await self._idle.wait()

@@ -1,11 +1,19 @@
 """The adapter on real sockets over Services in memory."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols.driver import Driver
+from protocols.mqtt.client import Client
+from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.feed import Feed
+from protocols.mqtt.inbound import Inbound
+from protocols.mqtt.opened import Opened
+from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packets import (
     NEVER_EXPIRES_S,
     V5,
@@ -35,6 +43,7 @@ from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
 
 KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
+PARTS = (Client, Driver, MqttConnection, Opened, Inbound, Outbox, Feed)
 
 
 @pytest.fixture
@@ -115,6 +124,27 @@ async def test_message_expiry_is_counted_down(served: Served) -> None:
         client.send(Publish("t", b"x", properties=((int(Property.MESSAGE_EXPIRY), 60),)))
         (packet,) = await client.publishes(1)
         assert packet.properties in (((2, 60),), ((2, 59),))
+
+
+async def test_who_has_left_is_no_garbage(served: Served) -> None:
+    """All parts of a connection let go of one another: none of them waits for a collection."""
+    services, address = served
+    gc.collect()
+    gc.disable()
+    try:
+        for properties in ((), KEPT):
+            async with (
+                MqttClient(address, Connect(V5, "sub", properties=properties)) as sub,
+                MqttClient(address, Connect(V5, "pub")) as pub,
+            ):
+                await sub.subscribe(SubscribeItem("a/#", 2), SubscribeItem("$share/s/b", 1))
+                for topic, qos in (("a", 0), ("a", 1), ("a", 2), ("b", 1)):
+                    await pub.publish(topic, b"x", qos)
+                await sub.publishes(4)  # and none is acknowledged
+            services.clients.leaving.clear()
+        await until(lambda: not any(type(item) in PARTS for item in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 async def test_overlapping_subscriptions_make_one_publish(served: Served) -> None:
