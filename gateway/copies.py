@@ -87,6 +87,20 @@ class CopyMaker:
         )
 
 
+def copies_of(
+    call: Call,
+    head: Head,
+    topic: str,
+    target: Target,
+    spread: Sequence[QueueRef],
+    pinned: Mapping[StoreLink, Sequence[QueueRef]],
+    place: Place | None,
+) -> tuple[Copy, ...]:
+    """The copies of a message of *head* whose primary goes to *place*."""
+    maker = CopyMaker(call, head, topic, target, is_primary=head.is_in_topic)
+    return maker.copies(place, spread, pinned)
+
+
 @lru_cache(maxsize=4096)
 def _hash_of(order_key: str) -> int:
     """A client's key stands in all its heads."""

@@ -14,7 +14,7 @@ from protocols.errors import Code, Refused
 
 DECISIONS_MAX: Final = 1 << 17
 """Decisions kept, over all connections (some 2.5 kB each): one for each of as many clients as
-connect by default, and some more."""
+connect by default, and some more. Those of a connection end with it."""
 
 FORGOTTEN_PARTS: Final = 64
 """When full, one of so many parts goes, the oldest: more at a time would hold the loop up."""
@@ -149,16 +149,45 @@ def away(store: str) -> Refused:
     return Refused(Code.HA_NOT_AVAILABLE, store, f"store {store} is away")
 
 
-def remember(
-    known: dict[tuple[Call, Head], Decision],
-    call: Call,
-    head: Head,
-    decision: Decision,
-    *,
-    most: int = DECISIONS_MAX,
-) -> None:
-    """Keep *decision*, in place of the oldest if there are too many."""
-    if len(known) >= most:
-        for old in list(islice(known, max(1, most // FORGOTTEN_PARTS))):
-            del known[old]
-    known[call, head] = decision
+class Decisions:
+    """What was decided for each connection, by head."""
+
+    __slots__ = ("_by_call", "_count", "_most")
+
+    def __init__(self, most: int = DECISIONS_MAX) -> None:
+        self._most = most
+        self._count = 0
+        self._by_call: dict[Call, dict[Head, Decision]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, call: Call, head: Head) -> Decision | None:
+        known = self._by_call.get(call)
+        return None if known is None else known.get(head)
+
+    def keep(self, call: Call, head: Head, decision: Decision) -> None:
+        """If there are too many, the oldest of the longest known connections make room."""
+        known = self._by_call.get(call)
+        if known is None or head not in known:
+            if self._count >= self._most:
+                self._make_room()
+            known = self._by_call.setdefault(call, {})
+            self._count += 1
+        known[head] = decision
+
+    def _make_room(self) -> None:
+        left = max(1, self._most // FORGOTTEN_PARTS)
+        while left and self._by_call:
+            call, known = next(iter(self._by_call.items()))
+            going = list(islice(known, left))
+            for head in going:
+                del known[head]
+            if not known:
+                del self._by_call[call]
+            left -= len(going)
+            self._count -= len(going)
+
+    def forget(self, call: Call) -> None:
+        """The connection has ended."""
+        self._count -= len(self._by_call.pop(call, ()))

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Final
 
 from gateway.bridge_queues import bridged
-from gateway.clusters.batches import Copy
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.clusters.routes import TopicRoute
 from gateway.clusters.selector import bucket, rendezvous
-from gateway.copies import CopyMaker, Place
+from gateway.copies import Place, copies_of
 from gateway.decided import Decision, Origin, away
 from gateway.failback import FailBack
 from gateway.kinds import Kinds
@@ -131,6 +130,11 @@ class Decider:
         facts = facts_of(call, "publish", subject=head.subject, topic=topic, wall_ms=now_ms)
         route = self.policy.routes.decide(facts)
         return route is None or not route.is_order_best_effort
+
+    def forget(self, call: Call) -> None:
+        """Its connection has ended."""
+        self._sticky.pop(call, None)
+        self._kinds.forget(call)
 
     def store_of(self, call: Call) -> str:
         """The store that a connection's order key has chosen; empty: none yet."""
@@ -323,16 +327,12 @@ class Decider:
             if not places:
                 raise away(cluster.name)
 
-        def make_copies(place: Place | None) -> tuple[Copy, ...]:
-            maker = CopyMaker(call, head, topic, target, is_primary=head.is_in_topic)
-            return maker.copies(place, spread, pinned)
-
         return Decision(
             stamp,
             places=places,
             is_movable=is_movable,
             pinned=tuple(pinned),
-            make_copies=make_copies,
+            make_copies=partial(copies_of, call, head, topic, target, spread, pinned),
             origin=None if pinned else Origin(cluster.name, topic, target),
         )
 

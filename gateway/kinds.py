@@ -129,7 +129,8 @@ class Kinds:
     def __init__(self, matching: MatchingTable) -> None:
         self._matching = matching
         self._stamp = -1
-        self._found: dict[tuple[Call, str, int], Kind] = {}
+        self._found: dict[Call, dict[tuple[str, int], Kind]] = {}
+        self._count = 0
 
     def decide(
         self, policy: Policy, call: Call, head: Head, *, stamp: int, now_ms: int
@@ -137,10 +138,11 @@ class Kinds:
         """The decision, if its kind is known and nothing about the head is special."""
         if stamp != self._stamp:
             self._stamp = stamp
-            self._found.clear()
+            self._clear()
             return None
         subject = head.subject
-        kind = self._found.get((call, subject.partition("/")[0], head.qos))
+        known = self._found.get(call)
+        kind = known.get((subject.partition("/")[0], head.qos)) if known is not None else None
         if kind is None or not is_plain(head) or not kind.is_of(head):
             return None
         first = kind.first
@@ -160,10 +162,20 @@ class Kinds:
         """*decision* was made in full: others of its kind may follow it."""
         if decision.origin is None or decision.stamp != self._stamp or not is_plain(head):
             return
-        if len(self._found) >= KINDS_MAX:
-            self._found.clear()
-        key = (call, head.subject.partition("/")[0], head.qos)
-        self._found[key] = Kind(call, head, decision.origin, decision)
+        if self._count >= KINDS_MAX:
+            self._clear()
+        known = self._found.setdefault(call, {})
+        key = (head.subject.partition("/")[0], head.qos)
+        self._count += key not in known
+        known[key] = Kind(call, head, decision.origin, decision)
+
+    def forget(self, call: Call) -> None:
+        """Its connection has ended."""
+        self._count -= len(self._found.pop(call, ()))
+
+    def _clear(self) -> None:
+        self._found.clear()
+        self._count = 0
 
 
 def is_plain(head: Head) -> bool:

@@ -19,11 +19,11 @@ from typing import Final
 
 from gateway.admission import Admission
 from gateway.backpressure import BackPressure
-from gateway.clusters.batches import Batch, Lane, Run, are_plain, body_bytes
+from gateway.clusters.batches import Batch, Lanes, Run, are_plain, body_bytes
 from gateway.clusters.client import ClusterClient
 from gateway.clusters.link import LinkState, StoreLink
 from gateway.config import LimitsConfig
-from gateway.decided import Decision, remember
+from gateway.decided import Decision, Decisions
 from gateway.decisions import Decider, RouteUnknown
 from gateway.lateheads import LateHeads
 from gateway.learning import RouteLearner
@@ -61,10 +61,6 @@ IDS_AT_ONCE: Final = 1 << 14
 """Message ids taken in one step; their counter has 16 bits."""
 
 WITHDRAWN: Final = "its publisher is gone"
-
-LANES_SWEPT_MIN: Final = 4096
-"""Idle lanes are kept until there are so many lanes, or twice as many as were busy then: a device
-that publishes one message at a time needs its lane every time."""
 
 
 class GatewayPipeline:
@@ -107,10 +103,9 @@ class GatewayPipeline:
         self._tasks = Tasks("pipeline")
         self._incoming: list[tuple[Call, Sequence[Message], Callable[[SendResults], None]]] = []
         self._is_flush_due = False
-        self._decisions: dict[tuple[Call, Head], Decision] = {}
-        self._lanes: dict[Call, Lane] = {}
+        self._decisions = Decisions()
+        self._lanes = Lanes(self._forget)
         self._late_heads = LateHeads()
-        self._lane_count_max = LANES_SWEPT_MIN
         self.message_count = 0
         """Messages that came in, for metrics."""
 
@@ -160,7 +155,7 @@ class GatewayPipeline:
         return [results[index] for index in range(len(results))]
 
     def withdraw(self, call: Call) -> None:
-        lane = self._lanes.get(call)
+        lane = self._lanes.find(call)
         if lane is None or not lane.batches:
             return
         for batch in lane.batches:
@@ -170,6 +165,15 @@ class GatewayPipeline:
                 for run in link.take_withdrawn():
                     run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
         self.waits.again(call)
+
+    def forget(self, call: Call) -> None:
+        has_come = any([posted[0] is call for posted in self._incoming])
+        if self._lanes.end(call, is_waiting=has_come):
+            self._forget(call)
+
+    def _forget(self, call: Call) -> None:
+        self._decisions.forget(call)
+        self.decider.forget(call)
 
     @property
     def loss_count(self) -> int:
@@ -238,19 +242,10 @@ class GatewayPipeline:
         )
         if not is_plain:
             batch.is_resend = any([message.is_resend for message in messages])
-        lane = self._lanes.get(call)
-        if lane is None:
-            if len(self._lanes) >= self._lane_count_max:
-                self._sweep_lanes()
-            lane = self._lanes[call] = Lane()
+        lane = self._lanes.of(call)
         lane.batches.append(batch)
         batch.lane = lane
         return batch
-
-    def _sweep_lanes(self) -> None:
-        """Forget those of callers who wait for nothing."""
-        self._lanes = {call: lane for call, lane in self._lanes.items() if lane.batches}
-        self._lane_count_max = max(LANES_SWEPT_MIN, 2 * len(self._lanes))
 
     def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:
         """Send a batch on, from where it stopped; False: it waits and will be called again."""
@@ -298,7 +293,7 @@ class GatewayPipeline:
     def _decision(self, batch: Batch, index: int, head: Head, stamp: int, now_ms: int) -> Decision:
         """The decision about a message of *head*. Raises RouteUnknown."""
         call = batch.call
-        decision = self._decisions.get((call, head))
+        decision = self._decisions.find(call, head)
         if decision is not None and decision.stamp == stamp and not decision.is_over(now_ms):
             return decision
         if self.decider.policy.has_residuals:
@@ -307,7 +302,7 @@ class GatewayPipeline:
                 call, head, stamp=stamp, now_ms=now_ms, properties=properties
             )
         decision = self.decider.decide(call, head, stamp=stamp, now_ms=now_ms)
-        remember(self._decisions, call, head, decision)
+        self._decisions.keep(call, head, decision)
         return decision
 
     def _submit(self, batch: Batch, start: int, stop: int, decision: Decision) -> None:

@@ -64,6 +64,7 @@ async def bury(
         protocol=INTERNAL, listener=call.listener, identity=call.identity, client_id=call.client_id
     )
     (sent,) = await services.pipeline.send(own, [_message(stored, name, reasons)])
+    services.pipeline.forget(own)
     if not sent.is_stored:
         return AckResult(sent.code, hint=sent.hint)
     (result,) = await services.pipeline.ack(call, [handle])

@@ -54,6 +54,10 @@ class Pipeline(Protocol):
         """
         ...
 
+    def forget(self, call: Call) -> None:
+        """The connection of *call* has ended: what was remembered for it may go. Idempotent."""
+        ...
+
     @property
     def loss_count(self) -> int:
         """Stores lost so far: what is posted while it stays the same is at none that is away."""

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidegate.pipeline")
 
+LANES_SWEPT_MIN: Final = 4096
+"""Idle lanes are kept until there are so many lanes, or twice as many as were busy then: a device
+that publishes one message at a time needs its lane every time."""
 
 _PLAIN: Final = Message(Head(subject=""), b"")[2:]
 _rest_of = itemgetter(slice(2, None))
@@ -369,12 +372,14 @@ class Lane:
     behind them wait too, so that a publisher's order holds.
     """
 
-    __slots__ = ("_is_advancing", "batches", "parked")
+    __slots__ = ("_is_advancing", "batches", "is_over", "parked")
 
     def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
         self.parked: deque[Batch] = deque()
         self._is_advancing = False
+        self.is_over = False
+        """Nothing more comes: its connection has ended."""
 
     def advance(self) -> None:
         """Answer every batch at the front that has all its copies."""
@@ -399,3 +404,49 @@ def known_code(number: int) -> Code:
         return Code(number)
     except ValueError:
         return Code.INTERNAL_SERVER_ERROR
+
+
+class Lanes:
+    """
+    The lane of each call.
+
+    Args:
+        forget: called with each that ended while it waited, some time after its last answer.
+    """
+
+    __slots__ = ("_by_call", "_count_max", "_forget")
+
+    def __init__(self, forget: Callable[[Call], None]) -> None:
+        self._by_call: dict[Call, Lane] = {}
+        self._count_max = LANES_SWEPT_MIN
+        self._forget = forget
+
+    def find(self, call: Call) -> Lane | None:
+        return self._by_call.get(call)
+
+    def of(self, call: Call) -> Lane:
+        lane = self._by_call.get(call)
+        if lane is None:
+            if len(self._by_call) >= self._count_max:
+                self._sweep()
+            lane = self._by_call[call] = Lane()
+        return lane
+
+    def end(self, call: Call, *, is_waiting: bool) -> bool:
+        """Nothing more comes of *call*; False: what did is not answered yet (*is_waiting*: and is
+        in no lane), the call is forgotten later."""
+        lane = self.of(call) if is_waiting else self._by_call.get(call)
+        if lane is not None and (lane.batches or is_waiting):
+            lane.is_over = True
+            return False
+        self._by_call.pop(call, None)
+        return True
+
+    def _sweep(self) -> None:
+        """Forget those of callers who wait for nothing."""
+        for call, lane in list(self._by_call.items()):
+            if not lane.batches:
+                del self._by_call[call]
+                if lane.is_over:
+                    self._forget(call)
+        self._count_max = max(LANES_SWEPT_MIN, 2 * len(self._by_call))

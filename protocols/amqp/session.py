@@ -296,6 +296,7 @@ class Session:
             self.connection.end_close(now=clock.monotonic())
             self.driver.flush_soon()
             self.server.sessions.discard(self)
+            self.services.pipeline.forget(self.call)
             self.done.set()
 
     def drop_channel(self, channel: ChannelWork) -> None:

@@ -72,6 +72,8 @@ class Access:
         )
         if door.call is None:
             self._admit(call)
+        else:
+            self._services.pipeline.forget(door.call)
         door.call, door.credentials = call, shown
         return call
 

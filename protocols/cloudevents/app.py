@@ -134,7 +134,14 @@ class _Refusals:
             clock.wall_ms(),
             call.tenant,
         )
-        return self._services.clients.joined(info, door.close, door.leave)
+        left = self._services.clients.joined(info, door.close, door.leave)
+
+        def over() -> None:
+            left()
+            if door.call is not None:
+                self._services.pipeline.forget(door.call)
+
+        return over
 
     def _count(self, status: int) -> None:
         meter = self._meters.get(status)

@@ -272,6 +272,7 @@ class MessagingService:
             client.stream_count -= 1
             if not client.stream_count:
                 self._transactions.stop(client)
+                self._services.pipeline.forget(client.call)
             client.heard_at = clock.monotonic()
             left()
 

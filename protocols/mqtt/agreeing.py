@@ -86,7 +86,7 @@ async def agree(front: Front, owner: Owner, admitted: Admitted) -> Agreed | None
         await _reopen(opened)
     except Refused:
         await opened.close_feeds()
-        front.sessions.let_go(owned, owner)
+        front.sessions.let_go(owned, owner, call)
         await front.sessions.disconnected(owned, owned.record, sends_will=False)
         raise
     front.accepted_count += 1

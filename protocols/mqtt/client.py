@@ -487,7 +487,7 @@ class Client:
         self._tell_offline(opened)
         if not self._is_taken:
             await self._say_goodbye(opened)
-        self.front.sessions.let_go(opened.owned, self)
+        self.front.sessions.let_go(opened.owned, self, opened.call)
         self._tell_left()
         opened.parted()
         self._inbound = self._outbox = None

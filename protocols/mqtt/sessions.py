@@ -323,8 +323,9 @@ class Sessions:
 
     # ── when the connection is gone ─────────────────────────────────────────────────────
 
-    def let_go(self, owned: Owned, owner: Owner) -> None:
-        """*owner* no longer holds the session."""
+    def let_go(self, owned: Owned, owner: Owner, call: Call) -> None:
+        """*owner*, whose connection *call* is of, no longer holds the session."""
+        self._services.pipeline.forget(call)
         holding = self._owners.get(owned.record.key)
         if holding is not None and holding[0] is owner:
             del self._owners[owned.record.key]

@@ -60,7 +60,9 @@ async def publish_owed(services: Services, record: SessionRecord) -> SessionReco
             once_key=will_once_key(record, owed.owner_epoch),
             wall_ms=clock.wall_ms(),
         )
-        (result,) = await services.pipeline.send(call_of(record), [message])
+        call = call_of(record)
+        (result,) = await services.pipeline.send(call, [message])
+        services.pipeline.forget(call)
         if result.is_stored:
             continue
         if result.code in AWAY and clock.wall_ms() < owed.due_ms + KEPT_MS_MAX:

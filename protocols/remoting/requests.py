@@ -282,6 +282,7 @@ async def bury_message(
     message = message._replace(head=head, deliver_at_ms=0)
     own = Call(protocol=INTERNAL, listener=call.listener, identity=call.identity, peer=call.peer)
     (result,) = await services.pipeline.send(own, [message])
+    services.pipeline.forget(own)
     if result.code != Code.OK:
         raise Refused(result.code, dead, result.hint)
     return result

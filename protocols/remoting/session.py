@@ -215,7 +215,7 @@ class Session:
             )
             self._leave = self.host.services.clients.joined(info, self.peer.close, self._move)
         if len(self._calls) >= CALLS_MAX:
-            self._calls.pop(next(iter(self._calls)))
+            self.host.services.pipeline.forget(self._calls.pop(next(iter(self._calls))))
         self._calls[access_key] = call
         return call
 
@@ -480,6 +480,8 @@ class Session:
         for undo in self.checks.values():
             undo()
         self.checks.clear()
+        for call in self._calls.values():
+            self.host.services.pipeline.forget(call)
         if self._is_moving:
             for consumer in self.consumers.values():
                 await consumer.stop()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.config import GatewayConfig
-from gateway.decided import Decision, remember
+from gateway.decided import Decision, Decisions
 from gateway.decisions import Decider
 from gateway.policy import Policy
 from protocols.canonical import Call, Head
@@ -110,10 +110,32 @@ def test_rules_that_look_at_the_address(more: dict[str, object]) -> None:
 
 def test_the_oldest_decisions_make_room() -> None:
     """A part at a time; what was decided last is kept."""
-    known: dict[tuple[Call, Head], Decision] = {}
-    who = call()
+    known, who = Decisions(128), call()
     heads = [Head(subject=str(number)) for number in range(130)]
     for number, head in enumerate(heads):
-        remember(known, who, head, Decision(number), most=128)
-    assert [head for _, head in known] == heads[2:]
-    assert known[who, heads[-1]].stamp == 129
+        known.keep(who, head, Decision(number))
+    assert [head for head in heads if known.find(who, head) is not None] == heads[2:]
+    found = known.find(who, heads[-1])
+    assert found is not None
+    assert found.stamp == 129
+
+
+def test_many_connections_make_room_for_new_ones() -> None:
+    """The longest known first; a decision made anew takes no further room."""
+    known, callers, head = Decisions(128), [call() for _ in range(200)], Head(subject="a")
+    for who in callers:
+        for number in range(2):
+            known.keep(who, head, Decision(number))
+        assert len(known) <= 128
+    found = [number for number, who in enumerate(callers) if known.find(who, head) is not None]
+    assert found == list(range(72, 200))
+
+
+def test_what_was_decided_for_a_connection_ends_with_it() -> None:
+    known, who, other, head = Decisions(), call(), call(), Head(subject="a")
+    known.keep(who, head, Decision(1))
+    known.keep(other, head, Decision(2))
+    for _ in range(2):
+        known.forget(who)
+        assert (len(known), known.find(who, head)) == (1, None)
+    assert known.find(other, head) is not None

@@ -8,10 +8,11 @@ from gateway.autotopics import AutoTopics
 from gateway.clusters.link import LinkState
 from gateway.config import GatewayConfig
 from gateway.policy import Policy
+from protocols.canonical import SendResults
 from protocols.errors import Code, Refused
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.peer import Receive
-from tests.support.core import Core, call, messages, until
+from tests.support.core import Core, call, messages, turns, until
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore
 
 
@@ -108,3 +109,37 @@ async def test_publishes_make_topics_within_a_budget(started: Callable[..., Worl
     assert budget is not None
     assert (len(budget), budget.refused_count) == (2, 1)
     assert await budget.allow("default", "one")
+
+
+# ── connections that end ────────────────────────────────────────────────────────────────
+
+
+async def test_an_ended_connection_leaves_nothing(started: Callable[..., World]) -> None:
+    world, who = started(), call()
+    await world.core.start(store_count=2)
+    pipeline = world.core.pipeline
+    await pipeline.send(who, messages("a", b"1", order_key="p"))
+    assert len(pipeline._decisions) == len(pipeline.decider._sticky) == 1
+    pipeline.forget(who)
+    assert len(pipeline._decisions) == 0
+    assert not pipeline.decider._sticky
+    assert not pipeline.decider._kinds._found
+
+
+@pytest.mark.parametrize("turn_count", [0, 1])
+async def test_who_ended_while_waiting_is_forgotten_with_the_idle(
+    started: Callable[..., World], monkeypatch: pytest.MonkeyPatch, turn_count: int
+) -> None:
+    """Its order and its store are a connection's: they hold until all of it is answered."""
+    world, gone = started(), call()
+    await world.core.start(store_count=2)
+    pipeline = world.core.pipeline
+    monkeypatch.setattr(pipeline._lanes, "_count_max", 1)
+    results: list[SendResults] = []
+    pipeline.post(gone, messages("a", b"1"), results.append)
+    await turns(turn_count)
+    pipeline.forget(gone)
+    await until(lambda: bool(results))
+    assert len(pipeline._decisions) == 1
+    await pipeline.send(call(), messages("a", b"2"))
+    assert len(pipeline._decisions) == 1

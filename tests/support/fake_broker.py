@@ -127,6 +127,9 @@ class FakeBroker:
 
         self.is_down = False
         self.loss_count = 0
+        self.forgotten: list[Call] = []
+        """Whose connections have ended."""
+
         self.is_deaf = False
         """It is told of no exchange that is over."""
 

@@ -78,6 +78,9 @@ class FakePipeline:
     def withdraw(self, call: Call) -> None:
         """Nothing waits here."""
 
+    def forget(self, call: Call) -> None:
+        self._broker.forgotten.append(call)
+
     @property
     def loss_count(self) -> int:
         return self._broker.loss_count
