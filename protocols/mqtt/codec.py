@@ -245,6 +245,10 @@ MISNAMED: Final = 255
 """In place of a protocol level: one version's, under the name of another."""
 
 
+VERSION_BYTES: Final = 7
+"""Of a CONNECT's body, behind which it is known whether it speaks 5.0."""
+
+
 def peek_version(data: bytes, start: int, end: int) -> int:
     """Protocol level that a CONNECT names; 0 if its protocol name is none of MQTT's."""
     name = data[start : min(start + 8, end)]

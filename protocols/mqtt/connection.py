@@ -13,6 +13,7 @@ from protocols.message_runs import MessageRun
 from protocols.mqtt.auth_turns import BEFORE_CONNACK, AuthTurns
 from protocols.mqtt.codec import (
     MISNAMED,
+    VERSION_BYTES,
     decode_packet,
     find_body,
     peek_version,
@@ -278,6 +279,12 @@ class MqttConnection:
         if not start:
             self._needed = len(data) - position + 1
             return position
+        if self.state is State.AWAITING_CONNECT:
+            if first >> 4 != PacketType.CONNECT:
+                raise protocol_error(f"first byte 0x{first:02X} where CONNECT is due")
+            if len(data) < min(end, start + VERSION_BYTES):
+                self._needed = min(end, start + VERSION_BYTES) - position
+                return position
         self._check_size(data, position, start, end)
         if end > len(data):
             self._needed = end - position
@@ -353,17 +360,15 @@ class MqttConnection:
 
     def _check_size(self, data: bytes, position: int, start: int, end: int) -> None:
         """By the length field, before the body is waited for."""
-        limits = self._limits
+        limits, size = self._limits, end - position
         if self.state is State.CONNECTED:
-            if end - position > limits.packet_bytes_max:
-                raise PacketError(Reason.PACKET_TOO_LARGE, f"{end - position} bytes")
-        elif self.state is State.PROVING:
-            if end - position > limits.connect_bytes_max:
-                raise PacketError(Reason.PACKET_TOO_LARGE, f"AUTH of {end - position} bytes")
-        elif data[position] >> 4 != PacketType.CONNECT:
-            raise protocol_error(f"first byte 0x{data[position]:02X} where CONNECT is due")
-        elif end - position > limits.connect_bytes_max:
-            raise PacketError(Reason.PACKET_TOO_LARGE, f"CONNECT of {end - position} bytes")
+            if size > limits.packet_bytes_max:
+                raise PacketError(Reason.PACKET_TOO_LARGE, f"{size} bytes")
+        elif size > limits.connect_bytes_max:
+            if self.state is State.AWAITING_CONNECT and peek_version(data, start, end) == V5:
+                self._out.append(encode_packet(Connack(Reason.PACKET_TOO_LARGE), V5))
+            name = PacketType(data[position] >> 4).name
+            raise PacketError(Reason.PACKET_TOO_LARGE, f"{name} of {size} bytes")
 
     def _decode(self, data: bytes, position: int, start: int, end: int) -> Packet:
         if self.state is not State.AWAITING_CONNECT:

@@ -230,8 +230,8 @@ class MqttSettings(DoorSettings):
     0x99."""
 
     tells_unmatched: bool = False
-    """Acknowledge with 0x10 what no MQTT client subscribes to now (consumers of the topic are not
-    asked). Costs time per message."""
+    """Acknowledge with 0x10 a publish of QoS 1 that no MQTT client subscribes to now (consumers of
+    the topic are not asked). Costs time per message."""
 
     shared_strategy: Strategy = "round_robin"
     """Which member of a shared subscription gets a message. ``sticky``: the oldest, as long as it

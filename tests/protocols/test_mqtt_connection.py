@@ -244,6 +244,23 @@ def test_mqtt_3_1_2_2_unknown_level(level: int, answer: bytes) -> None:
     assert told(connection) == answer
 
 
+@pytest.mark.parametrize(
+    ("version", "answer"), [(V5, b"\x20\x03\x00\x95\x00"), (V311, b"")], ids=["5.0", "3.1.1"]
+)
+@pytest.mark.parametrize("step", [1, 12])
+def test_a_connect_that_is_too_large_is_told_so(version: int, answer: bytes, step: int) -> None:
+    """By its length and version alone, however they come; 3.1.1 has no word for it."""
+    connection = MqttConnection(LIMITS._replace(connect_bytes_max=1000), now=0.0)
+    wire = wire_of(Connect(version, "c" * 1000), version=version)
+    events = [
+        event
+        for at in range(0, 24, step)
+        for event in connection.receive_data(wire[at : at + step], now=0.0)
+    ]
+    assert [type(event) for event in events] == [Lost]
+    assert told(connection) == answer
+
+
 def test_topic_aliases_stand_for_names() -> None:
     """Defined with a name, used without; 0, too high and unknown have their reasons."""
     alias = int(Property.TOPIC_ALIAS)
