@@ -186,9 +186,10 @@ class Gateway:
         await self.listeners.unshut(self._services)
 
     async def _open_again(self) -> None:
-        await self.listeners.close()
-        await self.listeners.open(self._services)
-        logger.info("joined again as epoch %d", self._core.presence.epoch)
+        presence = self._core.presence
+        epoch = presence.epoch
+        await self.listeners.open_again(self._services, lambda: presence.epoch == epoch)
+        logger.info("joined again as epoch %d", epoch)
 
     async def _open_admin(self) -> None:
         """Health before anything else, so that a start that hangs can be looked at."""

@@ -116,6 +116,11 @@ class DirectoryClient:
         self._ended: list[Callable[[], None]] = []
         self._joined: list[Callable[[], None]] = []
         self._is_joined = False
+        """The table is read up to the lease: clients may be served."""
+
+        self._joined_at = 0
+        """Version of the table at which the lease was granted."""
+
         presence.on_change(self._epoch_changed)
         presence.on_suspect(self._suspected)
         for client in clusters.values():
@@ -206,17 +211,17 @@ class DirectoryClient:
             protocols=self._protocols,
         )
         joined = unpacked(await self._request(PrivateCode.JOIN, body), Joined, self._presence.name)
+        self._joined_at = joined.version
         self._presence.joined(joined.gateway_epoch, sent_at, lease_ms=joined.lease_ms)
         logger.info("joined as %s, epoch %d", self._presence.name, joined.gateway_epoch)
-        while self._applied.version < joined.version:
-            await self._read(wait_ms=0)
-        self._is_joined = True
-        for callback in self._joined:
-            callback()
 
     async def _tail(self) -> None:
         while self._presence.epoch:
-            await self._read(wait_ms=READ_WAIT_MS)
+            if not self._is_joined and self._applied.version >= self._joined_at:
+                self._is_joined = True
+                for callback in self._joined:
+                    callback()
+            await self._read(wait_ms=READ_WAIT_MS if self._is_joined else 0)
 
     def _epoch_changed(self) -> None:
         if self._presence.epoch == 0 and self._is_joined:

@@ -21,6 +21,8 @@ logger = logging.getLogger("tidegate.listeners")
 
 OPEN_S_MAX: Final = 15.0
 CLOSE_S_MAX: Final = 15.0
+AGAIN_S: Final = 1.0
+"""Between attempts to open what could not be opened when the gateway joined again."""
 
 Section = Mapping[str, Any]
 Make = Callable[[str, Section], ProtocolAdapter]
@@ -99,6 +101,17 @@ class Listeners:
                     await self._next_opened(missing)
         except TimeoutError:
             raise CannotListen(f"listener {missing[0]} did not open") from None
+
+    async def open_again(self, services: Services, is_wanted: Callable[[], bool]) -> None:
+        """Close all, then open all; again and again as long as *is_wanted*: somebody may have the
+        port for a moment, or a door that takes its time to close."""
+        await self.close()
+        while is_wanted():
+            try:
+                return await self.open(services)
+            except CannotListen as error:
+                logger.error("%s: tried again in %d s", error, AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
 
     async def close(self) -> None:
         """Close all; each adapter answers what is in flight and tells its clients."""

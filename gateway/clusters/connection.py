@@ -185,7 +185,10 @@ class StoreConnection:
     async def _hello_with_lease(
         self, client: RemotingClient, epoch: int, opened_at: float
     ) -> HelloAnswer:
-        """HELLO; refused because our presence ended there: again once the lease is renewed."""
+        """
+        HELLO; refused because our presence ended there: again once the lease is renewed. Its own
+        store is asked for that here, for either connection: nobody beats before both stand.
+        """
         is_control = client is self.control
         while True:
             tried_with = self._presence.renewed_at
@@ -195,7 +198,7 @@ class StoreConnection:
                 if error.code != Code.HA_NOT_AVAILABLE or not client.is_open:
                     raise
                 self._presence.suspect()
-            if is_control and self._keeps_the_directory:
+            if self._keeps_the_directory:
                 await self._renew(epoch)
             if self._presence.renewed_at == tried_with:
                 await self._first_of(self._ended, timeout_s=LEASE_WAIT_S)

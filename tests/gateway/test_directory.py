@@ -143,6 +143,37 @@ async def test_a_lost_lease_ends_all_clients_and_joins_anew(world: World, one: C
     assert result.code == Code.OK
 
 
+async def test_a_presence_that_ended_before_both_connections_stood(world: World) -> None:
+    """
+    The directory store heard the first, then nothing for too long: it wants to see the lease
+    renewed, and no beat does that before the second stands.
+    """
+    core = world.core("gw-1")
+    world.a.wants_renewal = True
+    await core.start(store_count=2)
+    await core.stop()
+
+
+async def test_a_lease_that_ended_before_both_connections_stood(world: World, one: Core) -> None:
+    """Then the gateway hears of it by the renewal that was asked of it, and joins anew."""
+    old = one.directory.gateway_epoch
+    world.a.wants_renewal = True
+    world.a.end_lease("gw-1")
+    world.a.drop()
+    await until(lambda: one.directory.gateway_epoch > old and len(one.cluster.up_links()) == 2)
+
+
+async def test_a_table_that_could_not_be_read_at_first(world: World, one: Core) -> None:
+    """The gateway has joined as soon as it can be."""
+    events: list[str] = []
+    one.directory.on_ended(lambda: events.append("ended"))
+    one.directory.on_joined(lambda: events.append("joined"))
+    world.a.end_lease("gw-1")
+    world.a.unread_count = 2
+    await until(lambda: events == ["ended", "joined"])
+    assert world.a.unread_count == 0
+
+
 async def test_traffic_goes_on_without_name_servers(world: World, one: Core) -> None:
     """What is known stays in use."""
     await one.pipeline.send(call(), messages("x", b"1"))

@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self, cast
 
+import pytest
+
+from gateway import listeners
 from gateway.listeners import Listeners
 from protocols.pipeline import Services
 
@@ -55,3 +58,30 @@ async def test_opened_again_while_the_last_ones_leave() -> None:
     assert board.listeners.closed_names == []
     await board.listeners.close()
     assert board.listeners.closed_names == ["mqtt"]
+
+
+class Busy(SlowToLeave):
+    """Its port is taken the first time."""
+
+    async def serve(self, services: Services) -> None:
+        self._board.serving += 1
+        if self._board.serving == 2:
+            raise OSError("address already in use")
+        await super().serve(services)
+
+
+async def test_what_cannot_be_opened_again_is_tried_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as the gateway has the lease that it joined with."""
+    monkeypatch.setattr(listeners, "AGAIN_S", 0)
+    board = Board()
+    board.may_leave.set()
+    board.listeners = Listeners(lambda name, section: Busy(name, board))
+    await board.listeners.apply({"mqtt": {"bind": "127.0.0.1:1000"}}, SERVICES)
+    await board.listeners.open_again(SERVICES, lambda: True)
+    assert board.listeners.closed_names == []
+    board.serving = 1
+    await board.listeners.open_again(SERVICES, iter((True, False)).__next__)
+    assert board.listeners.closed_names == ["mqtt"]
+    await board.listeners.close()

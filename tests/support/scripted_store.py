@@ -94,6 +94,12 @@ class ScriptedStore:
         self.lost_count = 0
         """How many did."""
 
+        self.wants_renewal = False
+        """HELLO on a data connection is refused until a lease was renewed."""
+
+        self.unread_count = 0
+        """Reads of the directory that are refused."""
+
         self.frames: list[sending.SendFrame] = []
         self.answers: dict[int, bytes] = {}
         self.held: list[tuple[Peer, RemotingCommand]] = []
@@ -192,6 +198,8 @@ class ScriptedStore:
     def _hello(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         hello = msgspec.msgpack.decode(command.body, type=private.Hello)
         if not hello.is_control:
+            if self.wants_renewal:
+                return command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark="renew first")
             self.data = peer
         answer = private.HelloAnswer(
             cluster="c",
@@ -299,6 +307,7 @@ class ScriptedStore:
 
     def _renew(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         asked = msgspec.msgpack.decode(command.body, type=private.Renew)
+        self.wants_renewal = False
         key = (asked.gateway, asked.gateway_epoch)
         is_live = not self.is_directory or key in self.applied
         if key in self.applied:
@@ -323,6 +332,9 @@ class ScriptedStore:
 
     def _directory_read(self, peer: Peer, command: RemotingCommand) -> RemotingCommand | None:
         asked = msgspec.msgpack.decode(command.body, type=private.DirectoryRead)
+        if self.unread_count:
+            self.unread_count -= 1
+            return command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark="not now")
         if asked.wait_ms and len(self.records) <= asked.after:
             self._reads.append((peer, command, asked))
             return None
