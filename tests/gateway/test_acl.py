@@ -2,10 +2,11 @@
 
 import pytest
 
-from gateway.acl import Acl
+from gateway import acl as acl_module
+from gateway.acl import END, FILE, OPEN, RIGHTS, Acl, Judgement
 from gateway.ruleconfig import AclConfig
 from gateway.rules import covers, overlaps
-from protocols.canonical import Call, Identity
+from protocols.canonical import Call, Identity, Right
 
 RULES = [
     {"deny": ["all"], "identity": "dev-13"},
@@ -188,3 +189,50 @@ def test_a_denial_of_subscribe_alone_counts_at_once(operation: str, granted: lis
     asked = [acl.is_allowed(call(), "subscribe", subject=name) for name in ("a/b", "a/#", "#")]
     assert asked == granted
     assert not acl.checks_receive
+
+
+def test_without_a_list_a_token_may_do_what_it_says_and_no_more() -> None:
+    right = Right(is_allow=True, operations=("publish",), topic="t/#")
+    who = Call(protocol="mqtt", listener="mqtt", identity=Identity(name="x", rights=(right,)))
+    acl = Acl(None)
+    asked = [acl.is_allowed(who, "publish", subject=name) for name in ("t/a", "u")]
+    assert asked == [True, False]
+    assert not acl.sees_all(who, "t/#")
+    assert acl.sees_all(call(), "#")
+
+
+@pytest.mark.parametrize(
+    ("rules", "looks"),
+    [([{"allow": ["consume"]}], False), ([{"deny": ["receive"]}], True), ([], False)],
+)
+def test_deliveries_are_judged_where_a_rule_speaks_of_receiving(
+    rules: list[object], looks: bool
+) -> None:
+    assert Acl([AclConfig.model_validate(rule) for rule in rules]).checks_receive is looks
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for ever new topics: dropped whole, and as right as before."""
+    monkeypatch.setattr(acl_module, "CACHE_MAX", 3)
+    acl = Acl([AclConfig.model_validate({"allow": ["publish"], "topic": "t/#"})])
+    sizes = []
+    for number in range(5):
+        assert acl.is_allowed(call(), "publish", subject=f"t/{number}")
+        assert not acl.is_allowed(call(), "publish", subject=f"u/{number}")
+        sizes.append(len(acl._cache))  # noqa: SLF001 (nothing else shows it)
+    assert max(sizes) <= 3
+
+
+@pytest.mark.parametrize(
+    ("judgement", "source"),
+    [
+        (Judgement(True, FILE, 3), "line 3 of the ACL file"),
+        (Judgement(False, FILE), "the end of the ACL file"),
+        (Judgement(False, END), "the end of the list"),
+        (Judgement(True, OPEN), "there is no acl"),
+        (Judgement(False, RIGHTS), "the token's own rules"),
+        (Judgement(True, 2, 9), "acl[2]"),
+    ],
+)
+def test_people_are_told_who_decided(judgement: Judgement, source: str) -> None:
+    assert judgement.source() == source

@@ -44,6 +44,20 @@ def test_headers_by_value_prefix_and_glob(test: object, value: str, expected: bo
     assert not fits({"header": {"x": test}}, properties={})
 
 
+@pytest.mark.parametrize(
+    ("operations", "asked", "expected"),
+    [
+        (["publish"], "publish", True),
+        (["publish"], "consume", False),
+        (["consume", "publish"], "publish", True),
+        (["all"], "consume", True),
+        ([], "consume", True),
+    ],
+)
+def test_operations(operations: list[str], asked: str, expected: bool) -> None:
+    assert fits({"operation": operations}, operation=asked) is expected
+
+
 def test_expressions_see_the_properties() -> None:
     """RocketMQ's SQL92, three-valued: unknown is not true."""
     when = {"expression": "temp > 30 AND site IN ('a', 'b')"}

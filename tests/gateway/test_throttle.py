@@ -106,6 +106,25 @@ def test_connections_are_counted_at_the_door() -> None:
     assert limits.buckets(facts()) == ()
 
 
+@pytest.mark.parametrize(
+    ("limit", "at_the_door", "of_messages"),
+    [
+        ({"connections": 2}, True, False),
+        ({"connect_rate": "5/s"}, True, False),
+        ({"publish": "5/s"}, False, True),
+        ({"bytes": "5/s"}, False, True),
+        ({"inflight": 5}, False, True),
+    ],
+)
+def test_what_an_entry_limits(
+    limit: dict[str, object], at_the_door: bool, of_messages: bool
+) -> None:
+    """It is asked for that, and costs nothing elsewhere."""
+    limits = throttle({"name": "edge", "per": "identity", **limit})
+    assert bool(limits.buckets(facts())) is of_messages
+    assert bool(limits.connect(facts(), 1.0)[1]) is at_the_door
+
+
 def test_a_reload_keeps_the_buckets_of_entries_that_did_not_change() -> None:
     """Reloading does not hand out a fresh burst."""
     before = throttle(DEVICE)
