@@ -71,6 +71,8 @@ class Operations:
     def __init__(self, services: Services, topology: Topology) -> None:
         self.services = services
         self.topology = topology
+        self._creating: dict[tuple[str, str], asyncio.Event] = {}
+        """Queues under way; whoever declares one of them meanwhile waits. As many as channels."""
 
     # ── lookups ─────────────────────────────────────────────────────────────────────────
 
@@ -181,15 +183,32 @@ class Operations:
                 exclusive=method.exclusive,
                 auto_delete=method.auto_delete,
             )
-            known = await self._create_queue(vhost, name, method, connection, tenant)
+            known = await self._create_alone(vhost, name, method, connection, tenant)
         _require_equal(known, method, connection)
         return known
+
+    async def _create_alone(
+        self, vhost: str, name: str, method: QueueDeclare, connection: str, tenant: str
+    ) -> Queue:
+        """One at a time under a name: workers that start together all declare their queue."""
+        key = vhost, name
+        while (other := self._creating.get(key)) is not None:
+            await other.wait()
+            if (known := self.topology.queues.get(key)) is not None:
+                return known
+        ended = self._creating[key] = asyncio.Event()
+        try:
+            return await self._create_queue(vhost, name, method, connection, tenant)
+        finally:
+            del self._creating[key]
+            ended.set()
 
     async def _create_queue(
         self, vhost: str, name: str, method: QueueDeclare, connection: str, tenant: str
     ) -> Queue:
         """
-        Create it at a store, then write the record; who loses a race takes the winner's queue.
+        Create it at a store, then write the record; who loses a race (to another gateway) takes
+        the winner's queue, and makes it whole again: its own may have ended the group of that.
 
         The incarnation is drawn before the record has a version: wall time and chance.
         """
@@ -216,6 +235,8 @@ class Operations:
         known = self.topology.queues.get((vhost, name))
         if known is None:
             raise AmqpFault(replies.NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
+        if known.record.incarnation != incarnation:
+            await self.place(known.ref, policy_of(known.arguments, hand_over_name(vhost)))
         return known
 
     async def place(self, ref: QueueRef, policy: Mapping[str, int | str]) -> QueueRef:

@@ -315,7 +315,12 @@ def create_queue(
     check_key(asked.key)
     check_name(asked.name, "queue")
     check_policy(asked.name, asked.policy)
-    pending = context.engine.light_queues.create(asked.key, asked.name, asked.policy, clock.read())
+    now, engine = clock.read(), context.engine
+    group = str(asked.policy.get("group", ""))
+    number = engine.group_number(group) if group else 0
+    pending = engine.light_queues.create(asked.key, asked.name, asked.policy, now)
+    if number and engine.group_number(group) != number:  # of an earlier queue of that name
+        context.streams.end_group(number, Code.NOT_FOUND, "the queue was made anew", now)
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 

@@ -63,7 +63,11 @@ class Keeper:
     # ── who is guarded ──────────────────────────────────────────────────────────────────
 
     def create(self, queue: Queue, now: Now) -> None:
-        """A queue was created, or its policy was changed: open its group, guard it."""
+        """
+        A queue was created, or its policy was changed: open its group, guard it.
+
+        The group of a newer queue of that name stays with that queue.
+        """
         terms = terms_of(queue.policy)
         if not terms.group:
             return
@@ -80,7 +84,8 @@ class Keeper:
                     start="earliest",
                 )
             )
-        self._guard(group, terms, queue, now)
+        if group.spec.incarnation == terms.incarnation:
+            self._guard(group, terms, queue, now)
 
     def opened(self, group: Group, now: Now) -> None:
         """A group was opened: it may bring a policy of its own."""
@@ -117,7 +122,7 @@ class Keeper:
             if queue.policy and not queue.is_volatile:
                 terms = terms_of(queue.policy)
                 group = self._groups.find(terms.group) if terms.group else None
-                if group is not None:
+                if group is not None and group.spec.incarnation == terms.incarnation:
                     self._guard(group, terms, queue, now)
         for group in list(self._groups):
             self.opened(group, now)

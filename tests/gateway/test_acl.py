@@ -219,7 +219,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         assert acl.is_allowed(call(), "publish", subject=f"t/{number}")
         assert not acl.is_allowed(call(), "publish", subject=f"u/{number}")
-        sizes.append(len(acl._cache))  # noqa: SLF001 (nothing else shows it)
+        sizes.append(len(acl._cache))
     assert max(sizes) <= 3
 
 

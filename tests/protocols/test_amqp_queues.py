@@ -1,5 +1,7 @@
 """Queues, exchanges and their ends at one gateway and at two, with aio-pika as judge."""
 
+from collections.abc import Mapping
+
 import aio_pika
 import aiormq
 import pamqp.commands as amqp
@@ -7,7 +9,7 @@ import pytest
 from aio_pika import ExchangeType, Message
 from aio_pika.abc import AbstractChannel
 
-from protocols.canonical import Call, Head, Identity
+from protocols.canonical import Call, Head, Identity, QueueRef
 from protocols.canonical import Message as CanonicalMessage
 from tests.support.amqp_front import Gateway, Raw, fails, got, ignore, until
 from tests.support.fake_services import FakeBroker, FakeServices
@@ -49,6 +51,61 @@ async def test_refusals_have_rabbitmqs_texts(connection: aio_pika.abc.AbstractCo
         connection, lambda c: c.declare_queue("z", arguments={"x-expires": 0}), "invalid arg"
     )
     await first.declare_queue("q", arguments={"x-message-ttl": 5000})
+
+
+async def test_workers_that_start_together_make_one_queue(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each declares it; a second one at the store would have taken the first one's group."""
+    made = spy_on_creates(gateway, monkeypatch)
+    raws = [await Raw.open(gateway) for _ in range(3)]
+    for raw in raws:
+        raw.send(1, amqp.Queue.Declare(0, "q", arguments={"x-max-length": 5}))
+    for raw in raws:
+        await raw.expect("DeclareOk")
+    assert len(made) == 1
+    for raw in raws:
+        await raw.close()
+
+
+async def test_who_lost_against_another_gateway_makes_the_winners_queue_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own, made and dropped again, may have ended the group, and so the policy, of that."""
+    broker = FakeBroker()
+    one, two = Gateway(FakeServices(broker, "gw-1")), Gateway(FakeServices(broker, "gw-2"))
+    made: list[QueueRef] = []
+    for each in (one, two):
+        made = spy_on_creates(each, monkeypatch, made)
+        await each.start()
+    raws = [await Raw.open(one), await Raw.open(two)]
+    for raw in raws:
+        raw.send(1, amqp.Queue.Declare(0, "q", arguments={"x-max-length": 5}))
+    for raw in raws:
+        await raw.expect("DeclareOk")
+    assert list(broker.created) == [made[-1]]
+    assert broker.created[made[-1]]["max_length"] == 5
+    for raw in raws:
+        await raw.close()
+    for each in (one, two):
+        await each.stop()
+
+
+def spy_on_creates(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, made: list[QueueRef] | None = None
+) -> list[QueueRef]:
+    """What is asked of the store, in order."""
+    made = [] if made is None else made
+    streams = gateway.services.streams
+    create = streams.create_queue
+
+    async def spied(ref: QueueRef, policy: Mapping[str, int | str]) -> QueueRef:
+        placed = await create(ref, policy)
+        made.append(placed)
+        return placed
+
+    monkeypatch.setattr(streams, "create_queue", spied)
+    return made
 
 
 async def test_exclusive_queues_belong_to_their_connection(gateway: Gateway) -> None:

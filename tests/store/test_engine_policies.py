@@ -368,6 +368,31 @@ def test_counts_need_no_consumer(store: Store) -> None:
     assert store.counts().consumer_count == 0
 
 
+def test_an_older_queue_of_the_name_leaves_the_newer_ones_group(store: Store) -> None:
+    """Two gateways declared at once: who lost drops its own, and asks for the other's again."""
+    group = store.queue(max_length=1)
+    store.create(OTHER, "//q", {"group": GROUP, "incarnation": 6, "max_length": 9})
+    store.engine.light_queues.drop(OTHER, GROUP, store.now)
+    store.drain()
+    assert store.engine.group_number(GROUP) == group
+    store.put(b"1", b"2")
+    assert store.counts().ready_count == 1
+    store.restart()
+    store.put(b"3")
+    assert store.counts().ready_count == 1
+
+
+def test_a_newer_queue_that_lost_gives_the_group_back(store: Store) -> None:
+    store.queue(max_length=1)
+    store.create(OTHER, "//q", {"group": GROUP, "incarnation": 8, "max_length": 9})
+    store.restart()
+    store.put(b"0")
+    store.engine.light_queues.drop(OTHER, GROUP, store.now)
+    store.queue(max_length=1)
+    store.put(b"1", b"2")
+    assert store.counts().ready_count == 1
+
+
 def test_an_unused_queue_ends_and_says_so(store: Store) -> None:
     group = store.queue(idle_ms=1000, notices="amqp//", max_priority=2)
     store.engine.resume(group, 5, [], store.now)
