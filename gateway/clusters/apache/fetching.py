@@ -69,27 +69,35 @@ class LightFetching:
                 self._tasks.start(self._fetch(group, queue), name=queue.topic)
 
     async def _fetch(self, group: LightGroup, queue: LightQueue) -> None:
-        """Long-poll one light queue until it has no room, no reader, or the link is gone."""
-        name = requests.light_group(group.spec.name)
+        """Long-poll one light queue until it has no room, no reader, or the link is gone. What
+        fails is tried again: nobody else does that for a reader who has nothing to acknowledge."""
+        last_error = ""
         try:
             while self._is_wanted(group, queue):
-                command = requests.pull(
-                    name,
-                    queue.topic,
-                    0,
-                    queue.next_offset,
-                    requests.PULL_COUNT_MAX,
-                    broker=self._broker,
-                    suspend_ms=requests.PULL_SUSPEND_MS,
-                )
-                self._take(group, queue, await self._ask(command))
-                self._fetched(group)
-                self.arrived.set()
-        except (Refused, PeerError) as error:
-            logger.info("light queue %s of %s: %s", queue.topic, self._broker, error)
-            await asyncio.sleep(AGAIN_S)
+                try:
+                    await self._pull(group, queue)
+                except (Refused, PeerError) as error:
+                    if str(error) != last_error:
+                        last_error = str(error)
+                        logger.info("light queue %s of %s: %s", queue.topic, self._broker, error)
+                    await asyncio.sleep(AGAIN_S)
         finally:
             self._under_way.discard((group.number, queue.topic))
+
+    async def _pull(self, group: LightGroup, queue: LightQueue) -> None:
+        """Once. Raises Refused, PeerError."""
+        command = requests.pull(
+            requests.light_group(group.spec.name),
+            queue.topic,
+            0,
+            queue.next_offset,
+            requests.PULL_COUNT_MAX,
+            broker=self._broker,
+            suspend_ms=requests.PULL_SUSPEND_MS,
+        )
+        self._take(group, queue, await self._ask(command))
+        self._fetched(group)
+        self.arrived.set()
 
     def _is_wanted(self, group: LightGroup, queue: LightQueue) -> bool:
         return (
