@@ -35,6 +35,7 @@ from store.handlers.context import Context, Handler
 from store.handlers.directory import APPLIED_WAKE, DIRECTORY_WAKE
 from store.handlers.held import send_checks
 from store.handlers.plain import answer_plain, runs_of
+from store.handlers.send import take_apart
 from store.handlers.table import HANDLERS
 from store.log.ahead import Prefetch
 from store.metrics import ServerCounters
@@ -88,6 +89,7 @@ class StoreServer:
         context.engine.use_credit(context.streams.free_credit)
         context.backlog.is_pressing = self._is_storing
         context.appends.runs_of = runs_of
+        context.appends.take_apart = partial(take_apart, context, self._handle_by)
         context.appends.give_plain = partial(answer_plain, context)
         self.read_ahead: Callable[[], None] = lambda: None
         """Called when parts of the log should be read in the background."""
@@ -155,6 +157,7 @@ class StoreServer:
             else:
                 self._handle(connection, command)
                 is_quiet &= command.code in QUIET
+        self.context.appends.settle()
         if not is_quiet or self._is_tick_wanted():
             self.tick_soon()
 

@@ -3,13 +3,14 @@ Client batches whose members are alike, turned into records as rows of a matrix 
 
 The members of most batches have bodies of one size and texts that differ in their ids only, and so
 have those of the next batch: one look at a first member, then a few comparisons and copies of
-columns for each batch, while what was just read is near the processor, and no object a member.
-What is the same in all of them is filled in when the tick has brought its batches.
+columns for each batch, and no object a member. It is memory that takes the time, so a batch becomes
+records in a form, which has all that is the same in them already and stays near the processor, and
+these are copied to their block in one piece.
 """
 
 import re
 import struct
-from collections.abc import Sequence
+from array import array
 from typing import Final, NamedTuple
 
 from protocols.checksum import crc_of_size
@@ -21,19 +22,22 @@ from protocols.remoting.row_sums import ROWS_BYTES_MIN, BuiltSums, RowSums
 MEMBERS_MIN: Final = 8
 """From here on columns are faster (measured)."""
 
-SHAPES_MAX: Final = 256
+SHAPES_MAX: Final = 64
 """Shapes that are remembered."""
 
 _HEAD: Final = struct.Struct(">IIIiI")
 """Of a member: size, magic, CRC, flag, size of the body (``MessageDecoder.encodeMessage``)."""
 
 _HEAD_BYTES: Final = _HEAD.size
-_U16: Final = struct.Struct(">H")
-_SIZE: Final = slice(0, 4)
-_FACTS: Final = slice(12, 20)
-"""Flag and size of the body."""
+_HEAD_AT: Final = FRONT_BYTES - _HEAD_BYTES
+"""Where it lies in a record, before the body, until the members are known to be alike."""
 
-COUNTS_MAX: Final = 16
+_U16: Final = struct.Struct(">H")
+
+PIECE_BYTES: Final = 64 << 10
+"""Of records that are made at a time: as much stays near a processor."""
+
+FORMS_MAX: Final = 8
 """Of a shape: sizes of batches that are remembered."""
 
 _no_id: Final = re.compile(rb"[\0-\x1f]").search
@@ -62,86 +66,146 @@ class Shape:
     """What members have in common: everything but their ids and what is in their bodies."""
 
     __slots__ = (
-        "_alike", "_layout", "_sums", "behind", "body_size", "crc", "flag", "ids", "kind",
-        "record_size", "row_count", "size", "suffix", "text", "text_at", "topic_end",
+        "_forms", "_layout", "_sums", "behind", "behind_id", "body_size", "crc", "flag", "ids",
+        "piece_count", "record_size", "row_count", "size", "suffix", "tail_at", "tail_end", "text",
+        "to_id", "topic_end",
     )  # fmt: skip
 
     def __init__(self, records: PlainRecords, member: bytes, text_at: int) -> None:
         """*member*: a plain one; *text_at*: where its properties begin."""
         _, _, _, self.flag, self.body_size = _HEAD.unpack_from(member)
         self.size = len(member)
-        self.kind = np.dtype(f"V{self.body_size}")
-        """Of numpy, for a body."""
-
         self.crc = crc_of_size(self.body_size)
-        self.text_at = text_at
         self.text = member[text_at:]
         """Properties of the first member."""
 
+        self.tail_at = text_at - _U16.size
+        """Where in a member the size of its properties stands, and they behind it: its tail."""
+
         start, end = records.id_span(self.text)
-        self.ids = slice(text_at + start, text_at + end)
-        self._alike: dict[int, Alike] = {}
+        self.ids = slice(_U16.size + start, _U16.size + end)
+        """Of a tail."""
+
+        self.to_id = member[self.tail_at : text_at + start]
+        self.behind_id = member[text_at + end :]
         self._layout = records.layout
         self.record_size = records.record_size(self.body_size, self.text)
+        self.piece_count = max(1, PIECE_BYTES // self.record_size)
         self.behind = FRONT_BYTES + self.body_size
         """Where topics stand in a record."""
 
         _, self.suffix = records.around(self.text)
         self.topic_end = self.behind + len(records.topic_field)
+        self.tail_end = self.topic_end + _U16.size + len(self.text)
+        self._forms: dict[int, Form] = {}
         self._sums: RowSums | None = None
         self.row_count = 0
         """Members that came in a tick."""
 
-    def fits(self, records: PlainRecords, body: bytes | memoryview) -> Matrix | None:
-        """The members in *body* as rows, if all of them are alike; None: they are not."""
-        size, text_at = self.size, self.text_at
-        if len(body) % size or records.layout != self._layout:
-            return None
-        count = len(body) // size
-        rows = np.frombuffer(body, np.uint8).reshape(count, size)
-        known = self._alike.get(count)
-        if known is None:
-            if len(self._alike) >= COUNTS_MAX:
-                self._alike.clear()
-            known = self._alike[count] = Alike(self, count)
-        is_alike = (
-            rows[:, : _SIZE.stop].tobytes() == known.sizes
-            and rows[:, _FACTS].tobytes() == known.facts
+    def begins(self, records: PlainRecords, body: bytes | memoryview) -> bool:
+        """Whether the first of the members in *body* has it, if it has these sizes."""
+        tail_at, ids, size = self.tail_at, self.ids, self.size
+        return (
+            records.layout == self._layout
+            and not len(body) % size
+            and body[tail_at : tail_at + ids.start] == self.to_id
+            and body[tail_at + ids.stop : size] == self.behind_id
         )
-        if not is_alike:
-            return None
-        ids = rows[:, self.ids].tobytes()
-        if not ids.isalnum() and _no_id(ids):  # what looks like an id there is more than one
-            return None
-        known.ids[:] = np.frombuffer(ids, np.uint8).reshape(count, -1)
-        return rows if rows[:, text_at - _U16.size :].tobytes() == known.texts.tobytes() else None
+
+    def form(self, count: int) -> "Form":
+        """For *count* members."""
+        form = self._forms.get(count)
+        if form is None:
+            if len(self._forms) >= FORMS_MAX:
+                self._forms.clear()
+            form = self._forms[count] = Form(self, count)
+        return form
 
     def sums(self) -> RowSums:
         """Tables for records whose topics are the same."""
         if self._sums is None:
-            shift = self.topic_end + _U16.size - self.text_at
-            ids = slice(self.ids.start + shift, self.ids.stop + shift)
+            ids = slice(self.topic_end + self.ids.start, self.topic_end + self.ids.stop)
             self._sums = RowSums(self.record_size, self.body_size, ids)
         return self._sums
 
 
-class Alike:
-    """What some columns hold of so many members, if they are alike."""
+class Form:
+    """So many records of one shape, filled in anew by each batch."""
 
     def __init__(self, shape: Shape, count: int) -> None:
-        size = len(shape.text)
-        self.sizes = shape.size.to_bytes(4, "big") * count
-        self.facts = struct.pack(">iI", shape.flag, shape.body_size) * count
-        text = _U16.pack(size) + shape.text
-        self.texts = np.tile(np.frombuffer(text, np.uint8), (count, 1))
-        """All of it; the ids are filled in."""
+        size, ids = shape.record_size, shape.ids
+        self.made = made = np.zeros((count, size), np.uint8)
+        self._crc = shape.crc
+        self._fronts = made[:, :FRONT_BYTES]
+        self._starts = made[:, _HEAD_AT : shape.behind]
+        """Head and body as they came."""
 
-        start = shape.text_at - _U16.size
-        self.ids = self.texts[:, shape.ids.start - start : shape.ids.stop - start]
+        self._sizes = made[:, _HEAD_AT : _HEAD_AT + 4]
+        self._facts = made[:, FRONT_BYTES - 8 : FRONT_BYTES]
+        """Flag and size of the body."""
+
+        self._tails = tails = made[:, shape.topic_end : shape.tail_end]
+        self._ids = tails[:, ids]
+        self._behind_id = tails[:, ids.stop :]
+        self._to_id = tails[:, : ids.start]
+        self._text_sizes = tails[:, : _U16.size]
+        self._topics = made[:, shape.behind : shape.topic_end]
+        self._topic = b""
+        made[:, shape.tail_end :] = _column(shape.suffix)
+        self._body_crcs = np.ndarray((count,), ">u4", made, BODY_CRC_AT, (size,))
+        whole = memoryview(made.reshape(-1))
+        self._bodies = [
+            whole[at + FRONT_BYTES : at + shape.behind] for at in range(0, count * size, size)
+        ]
+        self._tail_at = shape.tail_at
+        self._text_size = _column(_U16.pack(len(shape.text) + len(shape.suffix)))
+        self._alike = (
+            shape.size.to_bytes(4, "big") * count,
+            struct.pack(">iI", shape.flag, shape.body_size) * count,
+            shape.to_id * count,
+            shape.behind_id * count,
+        )
+
+    def fill(self, members: Matrix) -> bytes:
+        """With what *members*, a row each, have of their own; their ids; none: they differ."""
+        self._starts[...] = members[:, : self._tail_at]
+        self._tails[...] = members[:, self._tail_at :]
+        sizes, facts, to_id, behind_id = self._alike
+        is_alike = (
+            self._sizes.tobytes() == sizes
+            and self._facts.tobytes() == facts
+            and self._to_id.tobytes() == to_id
+            and self._behind_id.tobytes() == behind_id
+        )
+        ids: bytes = self._ids.tobytes() if is_alike else b""
+        # what looks like an id there may be more than one
+        return ids if ids.isalnum() or not _no_id(ids) else b""
+
+    def finish(self, front: Matrix, topic: bytes) -> "array[int]":
+        """*front*: what stands before the bodies, but for their CRCs; these CRCs."""
+        self._fronts[...] = front
+        self._text_sizes[...] = self._text_size
+        if topic != self._topic:
+            self._topics[...] = _column(topic)
+            self._topic = topic
+        crcs = array("I", map(self._crc, self._bodies))
+        self._body_crcs[...] = np.frombuffer(crcs, np.uint32) & BODY_CRC_MASK
+        return crcs
+
+
+def _column(value: bytes) -> Matrix:
+    return np.frombuffer(value, np.uint8)
+
+
+def _enlarged(made: Matrix, count: int) -> Matrix:
+    """With room for *count* rows (``resize`` would clear it first)."""
+    larger = np.empty((count, made.shape[1]), np.uint8)
+    larger[: len(made)] = made
+    return larger
 
 
 class Rows:
-    """Members of one shape in the order they came, on their way to become records."""
+    """Records of members of one shape, in the order they came."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -150,90 +214,86 @@ class Rows:
         """Members of each batch."""
 
         self._made = np.empty((shape.row_count, shape.record_size), np.uint8)
-        self._crcs: list[int] = []
-        self._fronts: list[bytes] = []
-        self._records: list[PlainRecords] = []
+        self._crcs = array("I")
+        self._ids: list[bytes] = []
+        self._topics: set[bytes] = set()
 
-    def add(self, batch: Batch, rows: Matrix) -> None:
-        """Those of *batch*, which are *rows*; they are copied."""
-        shape, count = self.shape, len(rows)
-        body_size, at = shape.body_size, self.count
-        self.count = end = at + count
+    def add(self, batch: Batch) -> int:
+        """Those of *batch*; how many they are, 0: they are not alike, and it is left out."""
+        records, body, sys_flag, born_ms, born_host, reconsume_count = batch
+        shape, start, piece_count = self.shape, self.count, self.shape.piece_count
+        count = len(body) // shape.size
+        end = start + count
         if end > len(self._made):
-            self._made.resize((2 * end, shape.record_size), refcheck=False)
-        made = self._made[at:end]
-        if body_size:
-            made[:, FRONT_BYTES : shape.behind] = rows[:, _HEAD_BYTES : _HEAD_BYTES + body_size]
-            bodies = np.ndarray((count,), shape.kind, batch.body, _HEAD_BYTES, (shape.size,))
-            self._crcs += map(shape.crc, bodies.tolist())
-        text_at = shape.topic_end + _U16.size
-        made[:, text_at : text_at + len(shape.text)] = rows[:, shape.text_at :]
-        self.counts.append(count)
-        self._records.append(batch.records)
-        self._fronts.append(
-            batch.records.front(
-                shape.record_size, 0, shape.flag, batch.sys_flag, batch.born_ms, batch.born_host,
-                batch.reconsume_count, body_size,
+            self._made = _enlarged(self._made[:start], 2 * end)
+        members = np.ndarray((count, shape.size), np.uint8, body)
+        front = _column(
+            records.front(
+                shape.record_size, 0, shape.flag, sys_flag, born_ms, born_host, reconsume_count,
+                shape.body_size,
             )
         )  # fmt: skip
+        crcs = array("I")
+        found: list[bytes] = []
+        for at in range(0, count, piece_count):
+            piece = members[at : at + piece_count]
+            form = shape.form(len(piece))
+            ids = form.fill(piece)
+            if not ids:
+                return 0
+            crcs += form.finish(front, records.topic_field)
+            found.append(ids)
+            self._made[start + at : start + at + len(piece)] = form.made
+        self.count = end
+        self.counts.append(count)
+        self._crcs += crcs
+        self._ids += found
+        self._topics.add(records.topic_field)
+        return count
 
     def build(self) -> Built:
-        """The records of all of them; nothing may be added any more."""
-        shape, made, count, size = self.shape, self._made, self.count, self.shape.record_size
-        made.resize((count, size), refcheck=False)  # in place: what was too much is free again
-        shape.row_count = count + count // 4
-        self._spread(made, slice(0, FRONT_BYTES), self._fronts)
-        crcs = np.array(self._crcs or [0] * count, np.uint32)
-        if shape.body_size:
-            np.ndarray((count,), ">u4", made.data, BODY_CRC_AT, (size,))[:] = crcs & BODY_CRC_MASK
-        topics = [records.topic_field for records in self._records]
-        text_at = shape.topic_end + _U16.size
-        is_one_topic = topics.count(topics[0]) == len(topics)
-        self._spread(
-            made, slice(shape.behind, shape.topic_end), topics[:1] if is_one_topic else topics
-        )
-        suffix = shape.suffix
-        made[:, shape.topic_end : text_at] = np.frombuffer(
-            _U16.pack(len(shape.text) + len(suffix)), np.uint8
-        )
-        made[:, text_at + len(shape.text) :] = np.frombuffer(suffix, np.uint8)
+        """All of them; nothing may be added any more."""
+        shape, made, count = self.shape, self._made, self.count
+        made.resize((count, shape.record_size), refcheck=False)  # what was too much is free again
+        shape.row_count = max(count + count // 4, shape.row_count * 15 // 16)
         sums = None
-        if is_one_topic and count * size >= ROWS_BYTES_MIN:
-            sums = BuiltSums(shape.sums(), self.counts, crcs)
+        if len(self._topics) == 1 and made.size >= ROWS_BYTES_MIN:
+            ids = _column(b"".join(self._ids)).reshape(count, -1)
+            sums = BuiltSums(shape.sums(), self.counts, np.frombuffer(self._crcs, np.uint32), ids)
         return Built(made.reshape(-1).data, sums)
-
-    def _spread(self, made: Matrix, columns: slice, pieces: Sequence[bytes]) -> None:
-        """A piece for each batch, or one for all, to all of its rows."""
-        values = np.frombuffer(b"".join(pieces), np.uint8).reshape(len(pieces), -1)
-        counts = self.counts
-        if len(pieces) > 1 and counts.count(counts[0]) < len(counts):
-            made[:, columns] = np.repeat(values, counts, axis=0)
-            return
-        parts = made.reshape(len(pieces), -1, made.shape[1])
-        parts[:, :, columns] = values[:, None]
 
 
 class Shapes:
     """Those of the batches that came before: the next ones are like them, mostly."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Shape] = {}
+        self._latest: dict[tuple[int, int, int], Shape] = {}
+        """By size, flag and size of the body."""
 
-    def find(self, records: PlainRecords, body: bytes | memoryview) -> tuple[Shape, Matrix] | None:
+        self.known: dict[tuple[object, ...], Shape] = {}
+        """By all that members must have in common."""
+
+    def find(self, records: PlainRecords, body: bytes | memoryview) -> Shape | None:
         """
-        The shape of a batch whose members are alike, and they as rows.
+        The shape that a batch has if its members are alike (``Rows.add`` knows).
 
-        None: it is not plain, or they differ, or columns do not pay.
+        None: they differ, or are not plain, or columns do not pay.
         """
         if np is None or len(body) < _HEAD_BYTES:
             return None
-        size, _, _, _, body_size = _HEAD.unpack_from(body)
+        size, _, _, flag, body_size = _HEAD.unpack_from(body)
         if not MEMBERS_MIN * size <= len(body) or not size:
             return None
-        key = bytes(body[_SIZE]) + bytes(body[_FACTS])
-        shape = self._known.get(key)
-        if shape is not None and (rows := shape.fits(records, body)) is not None:
-            return shape, rows
+        shape = self._latest.get((size, flag, body_size))
+        if shape is None or not shape.begins(records, body):
+            shape = self._other(records, body)
+            if shape is not None:
+                self._latest[size, flag, body_size] = shape
+        return shape
+
+    def _other(self, records: PlainRecords, body: bytes | memoryview) -> Shape | None:
+        """One that is not that of the last batch with these sizes."""
+        size, _, _, flag, body_size = _HEAD.unpack_from(body)
         text_at = _HEAD_BYTES + body_size + _U16.size
         if not text_at < size or len(body) % size:
             return None
@@ -242,11 +302,16 @@ class Shapes:
         (text_size,) = _U16.unpack_from(member, text_at - _U16.size)
         if len(text) != text_size or not records.message_id(text):
             return None
-        shape = Shape(records, member, text_at)
-        rows = shape.fits(records, body)
-        if rows is None:
-            return None
-        if len(self._known) >= SHAPES_MAX:
-            self._known.clear()
-        self._known[key] = shape
-        return shape, rows
+        start, end = records.id_span(text)
+        before, behind = text[:start], text[end:]
+        last = bytes(body[len(body) - text_size :])
+        if last[:start] != before or last[end:] != behind:
+            return None  # keys or tags of their own, say: no next batch is like this one either
+        key = (size, flag, body_size, before, behind, records.layout)
+        shape = self.known.get(key)
+        if shape is None:
+            if len(self.known) >= SHAPES_MAX:
+                self.known.clear()
+                self._latest.clear()
+            shape = self.known[key] = Shape(records, member, text_at)
+        return shape

@@ -55,12 +55,14 @@ class RowSums:
         seeds: Matrix,
         offsets: Matrix,
         positions: Matrix,
+        ids: Matrix,
     ) -> Matrix:
         """
         The CRC of each row, begun with its seed.
 
-        *counts*: after so many rows each the bytes before the bodies may differ. *offsets* and
-        *positions* stand in the rows already; *body_crcs* are whole, not as records carry them.
+        *counts*: after so many rows each the bytes before the bodies may differ. *offsets*,
+        *positions* and *ids* stand in the rows already; *body_crcs* are whole, not as records
+        carry them.
         """
         starts = np.cumsum([0, *counts[:-1]])
         fronts = rows[starts, :BODY_AT]
@@ -75,7 +77,7 @@ class RowSums:
         sums ^= _of_words(self._of_body, body_crcs)
         for at, column in ((QUEUE_OFFSET_AT, offsets), (LOG_POSITION_AT, positions)):
             self._add_numbers(sums, at, column)
-        self._add_ids(sums, rows)
+        self._add_ids(sums, ids)
         return sums
 
     def _add_numbers(self, sums: Matrix, at: int, column: Matrix) -> None:
@@ -89,9 +91,8 @@ class RowSums:
             else:
                 sums ^= table.take(plain[:, place])
 
-    def _add_ids(self, sums: Matrix, rows: Matrix) -> None:
+    def _add_ids(self, sums: Matrix, ids: Matrix) -> None:
         """What they differ in from those of the first row: a few digits."""
-        ids = rows[:, self._ids]
         for place in (ids != ids[0]).any(axis=0).nonzero()[0].tolist():
             table = self._byte_table(self._ids.start + place)
             sums ^= table.take(ids[:, place])
@@ -122,10 +123,12 @@ class BuiltSums(NamedTuple):
     sums: RowSums
     counts: Sequence[int]
     body_crcs: Matrix
+    ids: Matrix
 
     def checksums(self, rows: Matrix, seeds: Matrix, offsets: Matrix, positions: Matrix) -> Matrix:
         """``RowSums.checksums``."""
-        return self.sums.checksums(rows, self.counts, self.body_crcs, seeds, offsets, positions)
+        facts = self.counts, self.body_crcs, seeds, offsets, positions, self.ids
+        return self.sums.checksums(rows, *facts)
 
 
 def _table(powers: Sequence[int]) -> Matrix:

@@ -12,7 +12,7 @@ from protocols import clock
 from protocols.clock import Now
 from protocols.errors import Refused
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.plain_batches import Rows, Shape
+from protocols.remoting.plain_batches import Batch, Rows, Shape
 from store.answers import AppendRecord, AppendResult, Pending, StoreFailed
 from store.engine import Engine
 from store.handlers.answers import not_available, refuse
@@ -42,6 +42,16 @@ class Gathered(NamedTuple):
     """They, and others."""
 
 
+class Seeming(NamedTuple):
+    """A batch whose members seem to be alike."""
+
+    connection: Connection
+    request: RemotingCommand
+    head: PlainHead
+    batch: Batch
+    shape: Shape
+
+
 WaitingPlain = tuple[Connection, RemotingCommand, PlainRun | Gathered, bytes]
 """
 (connection, request, messages, id of a message that was sent alone); of such a message: the answer
@@ -58,6 +68,7 @@ class Appends:
         self._waiting: list[Waiting] = []
         self._waiting_plain: list[WaitingPlain] = []
         self._plain_count = 0
+        self._seeming: list[Seeming] = []
         self.byte_count = 0
         """What waits, for the end of the tick or of the commit that is under way."""
 
@@ -67,6 +78,9 @@ class Appends:
         self.bytes_max = bytes_max
         self.runs_of: Callable[[Sequence[WaitingPlain]], list[PlainRun | PlainRows]]
         """What waits as runs (``handlers.plain``)."""
+
+        self.take_apart: Callable[[Seeming], None]
+        """Handles a batch that only seemed to be alike (``handlers.send``)."""
 
         self.give_plain: Callable[[Sequence[WaitingPlain], Pending[list[RunResult]]], None]
         """Answers runs (``handlers.plain``)."""
@@ -80,7 +94,7 @@ class Appends:
         now: Now,
     ) -> None:
         """Append *records* with the next block; *make* the answer once they are durable."""
-        if self._waiting_plain:
+        if self._waiting_plain or self._seeming:
             self.flush(now)
         self._records += records
         self._waiting.append((connection, request, len(records), make))
@@ -96,23 +110,39 @@ class Appends:
         first_id: bytes,
     ) -> None:
         """The same for a run; *first_id* of a message that was sent alone."""
+        if self._seeming:
+            self.settle()
         self._add(connection, request, run, first_id, len(run.lengths), sum(run.lengths))
 
-    def rows_for(self, shape: Shape) -> Rows:
+    def add_batch(self, seeming: Seeming) -> None:
+        """The same for a batch; to be followed by ``settle`` before its memory changes."""
+        self._seeming.append(seeming)
+
+    def settle(self) -> None:
+        """
+        Make records of batches: all that came with a read one after the other, for a processor
+        finds in its cache what it did just before, and what has just come.
+        """
+        seeming, self._seeming = self._seeming, []
+        for item in seeming:
+            connection, request, head, batch, shape = item
+            rows = self._rows_for(shape)
+            count = rows.add(batch)
+            if count:
+                run = Gathered(head, rows)
+                self._add(
+                    connection, answer_to_be(request), run, b"", count, count * shape.record_size
+                )
+            else:
+                self.take_apart(item)
+
+    def _rows_for(self, shape: Shape) -> Rows:
         """Where a batch of that shape goes: to those of the batch before, if they are alike."""
         if self._waiting_plain:
             last = self._waiting_plain[-1][2]
             if isinstance(last, Gathered) and last.rows.shape is shape:
                 return last.rows
         return Rows(shape)
-
-    def add_batch(
-        self, connection: Connection, request: RemotingCommand, gathered: Gathered
-    ) -> None:
-        """The same for a batch, the last one of its rows."""
-        count = gathered.rows.counts[-1]
-        byte_count = count * gathered.rows.shape.record_size
-        self._add(connection, request, gathered, b"", count, byte_count)
 
     def _add(
         self,
@@ -133,6 +163,8 @@ class Appends:
 
     def flush(self, now: Now) -> None:
         """Hand all that waits to the engine, as one block."""
+        if self._seeming:
+            self.settle()
         self.byte_count = 0
         self.is_pressed = self._engine.pending_bytes > self.bytes_max
         if self._waiting_plain:
@@ -177,6 +209,17 @@ class Appends:
                 give(pending)
             else:
                 pending.notify = give
+
+
+def answer_to_be(request: RemotingCommand) -> RemotingCommand:
+    """
+    It stands for the request from here on: with what that was made of gone, a thousand requests
+    that wait for the disk fit a processor's cache.
+    """
+    if not request.is_oneway:
+        return request.answer()
+    request.body = b""
+    return request
 
 
 def answer(waiting: Sequence[Waiting], pending: Pending[list[AppendResult]]) -> None:

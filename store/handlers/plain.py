@@ -18,7 +18,7 @@ from protocols.remoting.plain_records import PlainRecords
 from protocols.remoting.records import decode_properties
 from store.answers import Pending, TopicConfig
 from store.handlers.answers import not_available, response_code
-from store.handlers.appends import Gathered, WaitingPlain
+from store.handlers.appends import Gathered, Seeming, WaitingPlain, answer_to_be
 from store.handlers.connection import Connection
 from store.handlers.context import Context
 from store.late import is_addressed
@@ -139,39 +139,38 @@ def send_plain(context: Context, connection: Connection, request: RemotingComman
     size = lane.records.add(pieces, body, text, flag, *facts)
     tag = _tag(text) if b"TAGS\x01" in text else 0
     run = PlainRun(lane, (b"".join(pieces),), (size,), (tag,))
-    context.appends.add_plain(connection, _answer_to_be(request), run, first_id)
+    context.appends.add_plain(connection, answer_to_be(request), run, first_id)
     return True
 
 
 def _gather(
     context: Context, connection: Connection, request: RemotingCommand, batch: Batch, lane: Lane
 ) -> bool:
-    """A batch: as rows with others of the tick if its members are alike, else by itself."""
-    bytes_max = lane.config.limits.message_bytes_max
-    found = context.shapes.find(lane.records, batch.body)
-    if found is not None:
-        shape, members = found
-        if shape.body_size <= bytes_max and len(members) <= BATCH_COUNT_MAX:
-            rows = context.appends.rows_for(shape)
-            rows.add(batch, members)
-            context.appends.add_batch(connection, _answer_to_be(request), Gathered(lane, rows))
-            return True
-    run = _run_of(lane, batch, bytes_max)
+    """A batch: with others that came with it if its members may be alike, else by itself."""
+    shape = context.shapes.find(lane.records, batch.body)
+    if (
+        shape is not None
+        and shape.body_size <= lane.config.limits.message_bytes_max
+        and len(batch.body) <= BATCH_COUNT_MAX * shape.size
+    ):
+        context.appends.add_batch(Seeming(connection, request, lane, batch, shape))
+        return True
+    return add_apart(context, connection, request, batch, lane)
+
+
+def add_apart(
+    context: Context,
+    connection: Connection,
+    request: RemotingCommand,
+    batch: Batch,
+    head: PlainHead,
+) -> bool:
+    """A batch member by member; False: it must be looked at. Raises PeerError."""
+    run = _run_of(head, batch, context.config.limits.message_bytes_max)
     if run is None:
         return False
-    context.appends.add_plain(connection, _answer_to_be(request), run, b"")
+    context.appends.add_plain(connection, answer_to_be(request), run, b"")
     return True
-
-
-def _answer_to_be(request: RemotingCommand) -> RemotingCommand:
-    """
-    It stands for the request from here on: with what that was made of gone, a thousand requests
-    that wait for the disk fit a processor's cache.
-    """
-    if not request.is_oneway:
-        return request.answer()
-    request.body = b""
-    return request
 
 
 def runs_of(waiting: Sequence[WaitingPlain]) -> list[PlainRun | PlainRows]:

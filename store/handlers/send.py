@@ -35,6 +35,7 @@ from protocols.remoting.sending import order_hash
 from store.answers import AppendRecord, AppendResult, TopicConfig
 from store.handlers import inner_batches
 from store.handlers.answers import response_code
+from store.handlers.appends import Seeming
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
 from store.handlers.message_types import check_type, is_by_priority, queue_of_priority
@@ -44,6 +45,7 @@ from store.handlers.plain import (
     BATCH_COUNT_MAX,
     REGION,
     Member,
+    add_apart,
     learn_lane,
     send_plain,
     split_batch,
@@ -53,6 +55,9 @@ from store.handlers.system_topics import FORBIDDEN_TO_CLIENTS, READ_WRITE, is_sy
 from store.handlers.topics import no_such_topic
 from store.late import is_addressed
 from store.metadata.compacted import NO_KEY_HINT, is_compacted
+
+Handle = Callable[[Handler, Connection, RemotingCommand], None]
+"""Calls a handler and sees to what becomes of it."""
 
 NAMES_STORE_OWNS: Final = frozenset(
     (
@@ -77,6 +82,20 @@ def send(
     if request.code != RequestCode.SEND_MESSAGE and send_plain(context, connection, request):
         return None
     return _send_looked_at(context, connection, request)
+
+
+def take_apart(context: Context, handle: Handle, seeming: Seeming) -> None:
+    """A batch whose members are not as alike as they seemed; *handle* guards and answers."""
+    batch, head = seeming.batch, seeming.head
+
+    def send_apart(
+        context: Context, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        if add_apart(context, connection, request, batch, head):
+            return None
+        return _send_looked_at(context, connection, request)
+
+    handle(send_apart, seeming.connection, seeming.request)
 
 
 def _send_looked_at(

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from protocols.remoting import plain_batches
 from protocols.remoting.plain_batches import Batch, Rows, Shapes
 from protocols.remoting.plain_records import PlainRecords
 from store.handlers.plain import split_batch
@@ -31,21 +32,52 @@ def one_by_one(topic: str, batch: bytes) -> bytes:
 def built(topic: str, *bodies: bytes) -> bytes | list[bool]:
     """The records of batches of one shape; or whose members are alike and plain."""
     records = PlainRecords(topic, 3, bytes(8), "c")
-    shapes = Shapes()
-    found = [shapes.find(records, body) for body in bodies]
-    made: list[Rows] = []
-    for body, alike in zip(bodies, found, strict=True):
-        if alike is None:
-            return [one is not None for one in found]
-        shape, members = alike
+    shapes, made = Shapes(), list[Rows]()
+    counts: list[int] = []
+    for body in bodies:
+        shape = shapes.find(records, body)
+        if shape is None:
+            counts.append(0)
+            continue
         if not made or made[0].shape is not shape:
             made = [Rows(shape)]
-        made[0].add(Batch(records, body, *FACTS), members)
+        counts.append(made[0].add(Batch(records, body, *FACTS)))
+    if not all(counts):
+        return [count > 0 for count in counts]
     return bytes(made[0].build().records)
 
 
+def test_batches_with_keys_of_their_own_leave_nothing_behind() -> None:
+    """Their members differ; no shape is made of the first one."""
+    records, shapes = PlainRecords("t", 3, bytes(8), "c"), Shapes()
+    text = b"KEYS\x01%04d\x02UNIQ_KEY\x01%04d\x02"
+    for first in range(0, 64, 16):
+        keys = range(first, first + 16)
+        batch = b"".join([member(b"abc", text % (key, key)) for key in keys])
+        assert shapes.find(records, batch) is None
+    assert not shapes.known
+
+
+def test_two_clients_in_turn_keep_their_shapes() -> None:
+    """Batches of the same sizes whose texts differ."""
+    records, shapes = PlainRecords("t", 3, bytes(8), "c"), Shapes()
+    batches = [
+        b"".join(
+            [
+                member(b"abc", b"TAGS\x01%c\x02UNIQ_KEY\x01%04d\x02" % (tag, key))
+                for key in range(16)
+            ]
+        )
+        for tag in b"xyxy"
+    ]
+    found = [shapes.find(records, batch) for batch in batches]
+    assert found[0] is found[2] is not None
+    assert found[1] is found[3] is not None
+    assert found[0] is not found[1]
+
+
 @pytest.mark.parametrize("topic", ["t", "t" * 200])
-@pytest.mark.parametrize("body_size", [0, 1, 64, 1024])
+@pytest.mark.parametrize("body_size", [0, 1, 64, 1024, 5000])
 @pytest.mark.parametrize("shape", [b"UNIQ_KEY\x01%04d\x02WAIT\x01true\x02",
                                    b"TAGS\x01a\x02UNIQ_KEY\x01%04d"])  # fmt: skip
 def test_alike_members_become_the_records_that_they_are_alone(
@@ -70,9 +102,13 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("piece_bytes", [300, plain_batches.PIECE_BYTES])
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_member_that_differs_is_found(name: str) -> None:
+def test_a_member_that_differs_is_found(
+    name: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever it stands; the batches around it are not affected."""
+    monkeypatch.setattr(plain_batches, "PIECE_BYTES", piece_bytes)
     alike = b"".join([member(b"abc", TEXT % number) for number in range(16)])
     mixed = alike[: len(alike) // 2] + OTHERS[name] + alike[len(alike) // 2 :]
     if len(OTHERS[name]) != len(alike) // 16:
@@ -93,17 +129,17 @@ def test_batches_of_several_queues_and_topics() -> None:
     rows: Rows | None = None
     wanted: list[bytes | memoryview] = []
     for number, records in enumerate(made):
-        found = shapes.find(records, batch)
-        assert found is not None
-        rows = rows or Rows(found[0])
-        assert rows.shape is found[0]
-        rows.add(Batch(records, batch, 0, number, bytes(8), 0), found[1])
+        shape = shapes.find(records, batch)
+        assert shape is not None
+        rows = rows or Rows(shape)
+        assert rows.shape is shape
+        assert rows.add(Batch(records, batch, 0, number, bytes(8), 0)) == 16
         for body, flag, text in split_batch(batch):
             records.add(wanted, body, text, flag, 0, number, bytes(8), 0)
     other = shapes.find(PlainRecords("longer", 0, bytes(8), "c"), batch)
     assert rows is not None
     assert other is not None
-    assert other[0] is not rows.shape
+    assert other is not rows.shape
     assert bytes(rows.build().records) == b"".join(wanted)
 
 
