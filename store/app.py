@@ -17,7 +17,14 @@ from protocols.remoting.records import MessageIds, encode_host
 from protocols.remoting.server import RemotingHandler, RemotingServer, serve_remoting
 from protocols.tasks import Tasks
 from store.answers import EngineConfig
-from store.committer import Committer, KernelCommits, LazyDisk, kernel_commits
+from store.committer import (
+    IN_PLACE_BYTES_MAX,
+    SHARED_BYTES_MAX,
+    Committer,
+    KernelCommits,
+    LazyDisk,
+    kernel_commits,
+)
 from store.config import StoreConfig
 from store.disk import Disk, RealDisk
 from store.engine import Engine
@@ -107,6 +114,7 @@ class Store:
         context = self._context(engine)
         configuration.restore(context)
         server = self._server = StoreServer(context)
+        server.is_alone = self._is_alone
         context.topics_changed = server.topics_changed.set
         context.counters = server.counters
         context.comings.is_served, context.comings.hurry = True, server.tick_soon
@@ -115,7 +123,7 @@ class Store:
             self._writer_disk,
             done=server.committed,
             failed=server.failed,
-            is_in_place=self._is_alone,
+            in_place_bytes_max=IN_PLACE_BYTES_MAX if self._is_alone else SHARED_BYTES_MAX,
             kernel=self._kernel_commits(),
         )
         committer.start()

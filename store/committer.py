@@ -33,6 +33,10 @@ LAZY_SYNC_S: Final = 0.5
 IN_PLACE_BYTES_MAX: Final = 16 << 10
 """A batch up to this size may be synced on the loop itself: two thread switches saved."""
 
+SHARED_BYTES_MAX: Final = 2 << 10
+"""The same where a gateway shares the loop: what one client sends that waits for its answer. With
+more than that there are others, whose work would wait."""
+
 IN_PLACE_S_MAX: Final = 0.001
 """Only while commits take less: all but a few of the last hundred, and none of them a multiple."""
 
@@ -159,8 +163,8 @@ class Committer:
         disk: what batches are executed on.
         done: called on the loop with each batch that is durable, and its seconds.
         failed: called on the loop, once, with the first error. Nothing is written after it.
-        is_in_place: small batches may be synced on the loop when nothing else is pending and
-            the disk is fast. Never where a gateway shares the loop.
+        in_place_bytes_max: batches up to this size may be synced on the loop when nothing else is
+            pending and the disk is fast.
         kernel: writes what it can, instead of the thread.
     """
 
@@ -170,7 +174,7 @@ class Committer:
         *,
         done: Callable[[WriteBatch, float], None],
         failed: Callable[[Exception], None],
-        is_in_place: bool = False,
+        in_place_bytes_max: int = 0,
         kernel: KernelCommits | None = None,
     ) -> None:
         self._disk = disk
@@ -184,7 +188,7 @@ class Committer:
         self._in_thread = 0
         """Batches handed to the thread."""
 
-        self._is_in_place = is_in_place
+        self._in_place_bytes_max = in_place_bytes_max
         self._done = done
         self._failed = failed
         self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
@@ -271,9 +275,8 @@ class Committer:
 
     def _may_stay(self, batch: WriteBatch) -> bool:
         return (
-            self._is_in_place
-            and self.out_count == 1
-            and batch.byte_count <= IN_PLACE_BYTES_MAX
+            self.out_count == 1
+            and batch.byte_count <= self._in_place_bytes_max
             and self.pace.is_fast
         )
 

@@ -73,13 +73,6 @@ TIMER_S_MAX: Final = 1.0
 """The timer fires at least so often; rates and silence are looked at then."""
 
 
-def earlier(one: float | None, other: float | None) -> float | None:
-    """The earlier of two moments that may not come."""
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)
-
-
 class StoreServer:
     """Takes the commands of all connections; ``receive`` is the remoting handler."""
 
@@ -113,8 +106,14 @@ class StoreServer:
         self._committer: Committer | None = None
         self._is_tick_due = False
         self._flush_now = flusher(self._loop)
+        self.is_alone = True
+        """No gateway shares the loop."""
+
         self._is_in_frames = False
         """The tick runs its frames: what they commit it serves itself."""
+
+        self._is_answer_first = False
+        """The answer of what was committed meanwhile has to leave by this very loop."""
 
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -247,6 +246,10 @@ class StoreServer:
         if self._is_stopped:
             return
         self._run_frames()
+        if self._is_answer_first:
+            self._is_answer_first = False
+            self._loop.call_soon(self.tick_soon)  # a gateway in this process passes it on first
+            return
         now = clock.read()
         appends = self.context.appends
         if appends.byte_count >= GATHER_BYTES or not self._is_committing():
@@ -256,7 +259,7 @@ class StoreServer:
                 self._let_time_pass(now)
             except Exception:  # a fault of ours must not stop the clock of everybody else
                 logger.exception("the end of a tick failed")
-                self._arm(None, TIMER_S_MAX, now)
+                self._arm(now, TIMER_S_MAX)
         if self.context.backlog:
             self._read_backlog()
         if self.context.engine.background.wants_ahead:
@@ -327,10 +330,10 @@ class StoreServer:
         send_checks(self.context)
         self._end_presences(now)
         has_more = self._serve(now)
-        due = earlier(due, self.context.engine.enforce(now))
+        enforced = self.context.engine.enforce(now)
         self._commit()
         self._balance()
-        self._arm(due, SLOW_RETRY_S if has_more else TIMER_S_MAX, now)
+        self._arm(now, SLOW_RETRY_S if has_more else TIMER_S_MAX, due, enforced)
 
     def _serve(self, now: clock.Now) -> bool:
         """Wake and serve until nothing new has become visible; True: more is due later."""
@@ -377,6 +380,8 @@ class StoreServer:
         if has_more or context.appends.byte_count:
             if not self._is_in_frames:
                 self.tick_soon()
+        elif self._is_in_frames and not self.is_alone:
+            self._is_answer_first = True
         elif self._is_in_frames:
             self._flush_now()  # nobody gets more than an answer: it need not wait for the tick
         else:
@@ -451,14 +456,11 @@ class StoreServer:
 
     # ── the timer ───────────────────────────────────────────────────────────────────────
 
-    def _arm(self, due: float | None, at_most_s: float, now: clock.Now) -> None:
+    def _arm(self, now: clock.Now, at_most_s: float, *dues: float | None) -> None:
         """One timer for everything that time decides."""
         times = [now.monotonic + at_most_s]
-        for deadline in (
-            due,
-            self.context.presences.deadline(),
-            self.context.streams.deadline(),
-        ):
+        of_gateways = self.context.presences.deadline(), self.context.streams.deadline()
+        for deadline in dues + of_gateways:
             if deadline is not None:
                 times.append(deadline)
         at = max(min(times), now.monotonic + 0.0005)

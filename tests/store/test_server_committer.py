@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from store.committer import (
+    IN_PLACE_BYTES_MAX,
     IN_PLACE_S_MAX,
     SLOW_COUNT_MAX,
     STALL_S,
@@ -46,7 +47,7 @@ class Run:
     """A committer and what it told."""
 
     def __init__(
-        self, disk: Disk, *, is_in_place: bool = False, kernel: KernelCommits | None = None
+        self, disk: Disk, *, in_place_bytes_max: int = 0, kernel: KernelCommits | None = None
     ) -> None:
         self.done: list[FakeBatch] = []
         self.errors: list[Exception] = []
@@ -55,7 +56,7 @@ class Run:
             disk,
             done=self._on_done,
             failed=self._on_failed,
-            is_in_place=is_in_place,
+            in_place_bytes_max=in_place_bytes_max,
             kernel=kernel,
         )
         self.committer.start()
@@ -259,7 +260,7 @@ def fast(run: Run) -> None:
 
 async def test_a_small_commit_stays_on_the_loop_while_the_disk_is_fast(disk: RealDisk) -> None:
     """Only after a hundred commits, and only when nothing else is out."""
-    run = Run(disk, is_in_place=True)
+    run = Run(disk, in_place_bytes_max=IN_PLACE_BYTES_MAX)
     assert run.submit(FakeBatch()).thread != "MainThread"
     await run.until_done(1)
     fast(run)
@@ -294,7 +295,7 @@ def test_the_pace_of_a_disk() -> None:
 
 async def test_an_error_in_place_is_the_same_error(disk: RealDisk) -> None:
     """A failing commit on the loop is told like one of the thread."""
-    run = Run(disk, is_in_place=True)
+    run = Run(disk, in_place_bytes_max=IN_PLACE_BYTES_MAX)
     fast(run)
     run.submit(FakeBatch(1, OSError(5, "Input/output error")))
     assert len(run.errors) == 1
