@@ -3,14 +3,13 @@
 import asyncio
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from namesrv.config import NamesrvConfig
 from protocols.daemon import config as documents
-from protocols.daemon.cli import daemon_options, fail_config, parse_addresses
+from protocols.daemon.cli import DaemonOptions, daemon_options, fail_config, parse_addresses
 from protocols.errors import ConfigError, GatewayError
 
 if TYPE_CHECKING:
@@ -20,29 +19,21 @@ if TYPE_CHECKING:
 @click.group("namesrv", invoke_without_command=True)
 @daemon_options
 @click.pass_context
-def command(
-    context: click.Context,
-    config: Path | None,
-    data: Path | None,
-    settings: tuple[str, ...],
-    pid_file: Path | None,
-    log_level: str,
-) -> None:
+def command(context: click.Context, options: DaemonOptions) -> None:
     """Run a name server: which brokers there are and which queues each keeps."""
     if context.invoked_subcommand is not None:
         return
     from namesrv.app import NameServer
-    from protocols.daemon.lifecycle import run
 
     try:
-        document = documents.read(config, settings)
+        document = documents.read(options.config, options.settings)
         checked = documents.section(document, "namesrv", NamesrvConfig)
-        if data is not None:
-            checked = checked.model_copy(update={"data": data})
+        if options.data is not None:
+            checked = checked.model_copy(update={"data": options.data})
         auth = documents.cluster_auth(document)
     except ConfigError as error:
         fail_config(error)
-    sys.exit(run(lambda: NameServer(checked, auth=auth), pid_file=pid_file, log_level=log_level))
+    options.run(lambda: NameServer(checked, auth=auth))
 
 
 @command.command()

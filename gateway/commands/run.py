@@ -1,6 +1,5 @@
 """``tidegate up`` and ``tidegate gateway``: run a gateway, alone or with its store."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,17 +18,8 @@ DEFAULT_DATA: Final = Path("data")
 
 @click.command()
 @daemon_options
-def up(
-    config: Path | None,
-    data: Path | None,
-    settings: tuple[str, ...],
-    pid_file: Path | None,
-    log_level: str,
-) -> None:
+def up(options: DaemonOptions) -> None:
     """Run name server, store and gateway in one process, on loopback."""
-    options = DaemonOptions(
-        config=config, data=data, settings=settings, pid_file=pid_file, log_level=log_level
-    )
     _run(options, (), is_local=True, shows_guide=True)
 
 
@@ -45,19 +35,8 @@ def up(
     show_default=True,
     help="LOCAL: with a store in this process (and a name server, unless one is named).",
 )
-def gateway(
-    config: Path | None,
-    data: Path | None,
-    settings: tuple[str, ...],
-    pid_file: Path | None,
-    log_level: str,
-    namesrv: str,
-    mode: str,
-) -> None:
+def gateway(options: DaemonOptions, namesrv: str, mode: str) -> None:
     """Run a gateway in front of broker clusters."""
-    options = DaemonOptions(
-        config=config, data=data, settings=settings, pid_file=pid_file, log_level=log_level
-    )
     is_local = mode.upper() == "LOCAL"
     _run(options, tuple(parse_addresses(namesrv)), is_local=is_local, shows_guide=False)
 
@@ -66,7 +45,6 @@ def _run(
     options: DaemonOptions, namesrv: tuple[str, ...], *, is_local: bool, shows_guide: bool
 ) -> None:
     from gateway import config as configuration
-    from protocols.daemon import lifecycle
 
     def read() -> "Loaded":
         return configuration.read(options.config, options.settings, namesrv=namesrv)
@@ -76,7 +54,7 @@ def _run(
         build = _builder(loaded, read, options, namesrv, is_local=is_local, shows_guide=shows_guide)
     except ConfigError as error:
         fail_config(error)
-    sys.exit(lifecycle.run(build, pid_file=options.pid_file, log_level=options.log_level))
+    options.run(build)
 
 
 def _builder(
