@@ -34,7 +34,9 @@ BATCH_COUNT_MAX: Final = 10_000
 _BATCH_HEAD: Final = struct.Struct(">IIIiI")
 _U16: Final = struct.Struct(">H")
 _COMPRESSION: Final = 0x700
-_KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | _COMPRESSION
+_KEPT_FLAGS: Final = int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | _COMPRESSION)
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
+_ID_NAME: Final = "UNIQ_KEY\x01"
 
 RESPONSE_OF: Final[Mapping[Code, ResponseCode]] = {
     Code.OK: ResponseCode.SUCCESS,
@@ -160,11 +162,39 @@ def to_messages(
     header: SendHeader, body: bytes, heads: Heads, *, now_ms: int, body_bytes_max: int
 ) -> list[Message]:
     """The messages of one send (10, 310) or client batch (320). Raises Refused."""
-    parts = _split_batch(body) if header.is_batch else [(body, header.properties, header.flag)]
-    return [
-        _to_message(header, part, text, flag, heads, now_ms, body_bytes_max)
-        for part, text, flag in parts
-    ]
+    if not header.is_batch:
+        facts = body, header.properties, header.flag
+        return [_to_message(header, *facts, heads, now_ms, body_bytes_max)]
+    messages: list[Message] = []
+    rest: str | None = None
+    last_flag = 0
+    for part, text, flag in _split_batch(body):
+        before, message_id, behind = _id_apart(text)
+        if message_id and flag == last_flag and rest == before + behind:
+            message = _like(messages[-1], part, message_id, header, body_bytes_max)
+        else:
+            message = _to_message(header, part, text, flag, heads, now_ms, body_bytes_max)
+            rest, last_flag = before + behind, flag
+        messages.append(message)
+    return messages
+
+
+def _id_apart(text: str) -> tuple[str, str, str]:
+    """Properties around the message id; none: it has none, or more than one."""
+    before, name, value = text.partition(_ID_NAME)
+    message_id, _, behind = value.partition("\x02")
+    is_name = name and (not before or before[-1] == "\x02") and _ID_NAME not in behind
+    return (before, message_id, behind) if is_name and "\x01" not in message_id else (text, "", "")
+
+
+def _like(
+    message: Message, body: bytes, message_id: str, header: SendHeader, body_bytes_max: int
+) -> Message:
+    """A member of a batch that differs in no more from the one before: most do not."""
+    plain, sys_flag = plain_body(body, header.sys_flag & _KEPT_FLAGS, body_bytes_max)
+    if sys_flag != message.sys_flag:
+        return message._replace(body=plain, message_id=message_id, sys_flag=sys_flag)
+    return Message._make((message[0], plain, message[2], message_id, *message[4:]))
 
 
 def _split_batch(body: bytes) -> list[tuple[bytes, str, int]]:
@@ -263,7 +293,7 @@ def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
     Java producers pack bodies from 4 KiB on with zlib, gRPC's behind Apache's proxy with gzip under
     the same flag. LZ4 and ZSTD stay as they are: only RocketMQ clients unpack them. Raises Refused.
     """
-    if not sys_flag & SysFlag.COMPRESSED:
+    if not sys_flag & _COMPRESSED:
         if len(body) > bytes_max:
             raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"at most {bytes_max} bytes")
         return body, sys_flag
@@ -278,7 +308,7 @@ def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, int]:
         raise Refused(Code.MESSAGE_CORRUPTED, "body", "is a zlib stream that ends too early")
     if not unpacker.eof:
         raise Refused(Code.MESSAGE_BODY_TOO_LARGE, "body", f"at most {bytes_max} bytes")
-    return plain, sys_flag & ~(SysFlag.COMPRESSED | _COMPRESSION)
+    return plain, sys_flag & ~(_COMPRESSED | _COMPRESSION)
 
 
 def send_answer_fields(

@@ -3,13 +3,15 @@
 
 The same generator against both, one after the other: single sends, client batches of 32, pulls
 and pops (with an ack each) of a backlog. ``--flush async`` compares the two without a sync before
-the answer. The broker is warmed by the same kinds of request before anything is measured.
+the answer; with ``--front`` all goes through our gateway and through Apache's proxy. The broker is
+warmed by the same kinds of request before anything is measured.
 ``x`` is ours beside Apache's, ``x single`` beside the server's own single sends, ``disk B/B`` what
 it had written to disk for each byte of a body.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from protocols.remoting.command import RemotingCommand
 from tests.bench import generator
 from tests.bench.servers import cpu_s, disk_bytes, sync_ms, write_mb_s
 from tests.support.apache_rocketmq import ApacheCluster
+from tests.support.apache_rocketmq.proxy import ApacheProxy
 from tests.support.processes import Daemons
 
 QUEUE_COUNT = 4
@@ -61,21 +64,31 @@ class Result(NamedTuple):
     """Bytes that went to the disk for each of a body."""
 
 
+class Server(NamedTuple):
+    """Where requests go, and who has work with them."""
+
+    address: str
+    broker: str
+    """Where topics are made."""
+
+    pids: list[int]
+
+
 def run(
-    case: Case, address: str, pid: int, topic: str, options: argparse.Namespace, warm_s: float
+    case: Case, server: Server, topic: str, options: argparse.Namespace, warm_s: float
 ) -> Result:
     """One case against one server."""
     cpu: list[float] = []
     written: list[int] = []
 
     def note() -> None:
-        cpu.append(cpu_s(pid))
-        written.append(disk_bytes(pid))
+        cpu.append(sum([cpu_s(pid) for pid in server.pids]))
+        written.append(sum([disk_bytes(pid) for pid in server.pids]))
 
     found = generator.run(
         [
-            *(case.command, "-addr", address, "-topic", topic, "-queues", str(QUEUE_COUNT)),
-            *(*case.arguments, "-size", str(options.size)),
+            *(case.command, "-addr", server.address, "-topic", topic),
+            *("-queues", str(QUEUE_COUNT), *case.arguments, "-size", str(options.size)),
             *("-secs", str(options.seconds), "-warm", str(warm_s)),
         ],
         before=note,
@@ -121,47 +134,60 @@ def fill(case: Case, address: str, topic: str, size: int) -> None:
     )
 
 
-def measure(
-    address: str, pid: int, options: argparse.Namespace, warm_s: float
-) -> dict[str, Result]:
+def measure(server: Server, options: argparse.Namespace, warm_s: float) -> dict[str, Result]:
     """All chosen cases against one server."""
     results: dict[str, Result] = {}
     for case in [case for case in CASES if options.case in case.name]:
         topic = f"bench_{case.command}_{len(case.arguments)}"
-        create_topic(address, topic)
+        create_topic(server.broker, topic)
         if case.fills:
-            fill(case, address, topic, options.size)
-        results[case.name] = run(case, address, pid, topic, options, warm_s)
+            fill(case, server.broker, topic, options.size)
+        try:
+            results[case.name] = run(case, server, topic, options, warm_s)
+        except generator.LoadFailed as error:
+            print(f"  {case.name}: {error}", file=sys.stderr)
+            continue
         print(f"  {case.name}: {results[case.name].rate:,.0f}/s", file=sys.stderr)
     return results
 
 
-def apache(options: argparse.Namespace, work: Callable[[str, int], None]) -> None:
+def apache(options: argparse.Namespace, work: Callable[[Server], None]) -> None:
     flush = "SYNC_FLUSH" if options.flush == "sync" else "ASYNC_FLUSH"
     with (
         tempfile.TemporaryDirectory() as folder,
         ApacheCluster(Path(folder), flush=flush, extra=APACHE_EXTRA, is_measured=True) as cluster,
+        contextlib.ExitStack() as fronts,
     ):
+        server = Server(cluster.broker, cluster.broker, cluster.pids[-1:])
+        if options.front:
+            proxy = fronts.enter_context(ApacheProxy(Path(folder) / "proxy", cluster.namesrv))
+            address = f"127.0.0.1:{proxy.remoting_port}"
+            server = Server(address, cluster.broker, [*server.pids, proxy.pid])
         create_topic(cluster.broker, "warm")
         for code in ("1", "32"):
             arguments = ["-conns", "4", "-inflight", "64"]
             arguments += ["-size", str(options.size), "-batch", code]
             generator.run(
                 [
-                    *("rsend", "-addr", cluster.broker, "-topic", "warm", *arguments),
+                    *("rsend", "-addr", server.address, "-topic", "warm", *arguments),
                     *("-secs", str(options.warm / 2), "-warm", "0"),
                 ],
                 before=lambda: None,
                 after=lambda: None,
             )
-        work(cluster.broker, cluster.pids[-1])
+        work(server)
 
 
-def ours(options: argparse.Namespace, work: Callable[[str, int], None]) -> None:
+def ours(options: argparse.Namespace, work: Callable[[Server], None]) -> None:
     with Daemons() as daemons:
         namesrv = daemons.namesrv()
         store = daemons.store(namesrv, f"store.flush={options.flush}")
-        work(store.addresses["store"], store.process.pid)
+        server = Server(store.addresses["store"], store.addresses["store"], [store.process.pid])
+        if options.front:
+            gateway = daemons.gateway(namesrv)
+            pids = [*server.pids, gateway.process.pid]
+            server = Server(gateway.addresses["remoting"], server.broker, pids)
+        work(server)
 
 
 def main() -> int:
@@ -171,6 +197,9 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--flush", choices=("sync", "async"), default="sync")
+    parser.add_argument(
+        "--front", action="store_true", help="through our gateway and through Apache's proxy"
+    )
     parser.add_argument("--only", choices=("ours", "apache", ""), default="")
     parser.add_argument("--json", default="", help="where the report goes")
     options = parser.parse_args()
@@ -181,8 +210,8 @@ def main() -> int:
         if options.only in ("", name):
             print(name, file=sys.stderr)
 
-            def work(address: str, pid: int, name: str = name) -> None:
-                results[name] = measure(address, pid, options, warm_s=1.0)
+            def work(server: Server, name: str = name) -> None:
+                results[name] = measure(server, options, warm_s=1.0)
 
             server(options, work)
     print_table(results, options)

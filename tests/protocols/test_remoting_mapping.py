@@ -123,6 +123,40 @@ def test_batch() -> None:
     assert messages[0].head is messages[1].head
 
 
+LIKE_TEXTS = (
+    "UNIQ_KEY\x01a\x02TAGS\x01t\x02k\x01v",
+    "UNIQ_KEY\x01bb\x02TAGS\x01t\x02k\x01v",
+    "TAGS\x01t\x02UNIQ_KEY\x01c\x02k\x01v",
+    "TAGS\x01t\x02k\x01v\x02UNIQ_KEY\x01d",
+    "TAGS\x01t\x02k\x01v\x02UNIQ_KEY\x01d\x02",
+    "TAGS\x01u\x02k\x01v\x02UNIQ_KEY\x01d\x02",
+    "TAGS\x01u\x02k\x01v\x02UNIQ_KEY\x01",
+    "TAGS\x01u\x02k\x01v\x02",
+    "UNIQ_KEY\x01e\x02UNIQ_KEY\x01f\x02",
+    "UNIQ_KEY\x01e\x02UNIQ_KEY\x01g\x02",
+    "xUNIQ_KEY\x01e\x02UNIQ_KEY\x01h\x02",
+    "xUNIQ_KEY\x01e\x02UNIQ_KEY\x01i\x02",
+    "UNIQ_KEY\x01j\x01k\x02",
+    "UNIQ_KEY\x01l\x01k\x02",
+    "",
+)
+
+
+def test_members_are_messages_as_if_alone() -> None:
+    """However like the one before."""
+    header = HEADER._replace(is_batch=True, sys_flag=int(SysFlag.COMPRESSED))
+    members = [
+        member(zlib.compress(b"%d" % number), text.encode(), flag=number // 16)
+        for number, text in enumerate(2 * LIKE_TEXTS)
+    ]
+    heads = mapping.Heads()
+
+    def messages(body: bytes) -> list[mapping.Message]:
+        return mapping.to_messages(header, body, heads, now_ms=1000, body_bytes_max=1000)
+
+    assert messages(b"".join(members)) == [messages(alone)[0] for alone in members]
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"abc", member(b"1", b"")[:-1], b"\0\0\0\1" + member(b"1", b"")[4:]]
 )

@@ -66,6 +66,11 @@ class ApacheProxy:
     ) -> None:
         self._stop()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def log(self) -> str:
         logs = self.folder.rglob("proxy*.log")
         parts = [(self.folder / "proxy.out").read_text(errors="replace")]
