@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.canonical import Call, Identity
+from protocols.grpc.context import CLIENT_LANGUAGE, CLIENT_VERSION, Rpc
 from protocols.grpc.v2.service_pb2 import TelemetryCommand
 
 CALLS_MAX: Final = 20_000
@@ -29,6 +30,12 @@ class Client:
     """What the gateway remembers of a client; all of it can be lost."""
 
     call: Call
+    language: str = ""
+    """Of its SDK, as that writes it: ``JAVA``, ``DOTNET``, ``GO`` …"""
+
+    version: str = ""
+    """Of its SDK: ``5.0.8``."""
+
     heard_at: float = 0.0
     """On the monotonic clock."""
 
@@ -57,10 +64,9 @@ class ClientTable:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def get(
-        self, identity: Identity, *, client_id: str, tenant: str, peer: str, now: float
-    ) -> Client:
+    def get(self, identity: Identity, rpc: Rpc, *, tenant: str, now: float) -> Client:
         """The client of a request, made on its first one."""
+        client_id, peer = rpc.client_id, rpc.peer
         host = peer.rpartition(":")[0]  # SDKs open several connections: the port says nothing
         key = (client_id, identity.name, tenant, host)
         client = self._clients.get(key)
@@ -73,7 +79,11 @@ class ClientTable:
                 client_id=client_id,
                 peer=peer,
             )
-            client = self._clients[key] = Client(call=call)
+            client = self._clients[key] = Client(
+                call=call,
+                language=rpc.metadata.get(CLIENT_LANGUAGE, ""),
+                version=rpc.metadata.get(CLIENT_VERSION, ""),
+            )
             while len(self._clients) > CALLS_MAX:
                 self._clients.popitem(last=False)
         else:

@@ -11,6 +11,7 @@ from typing import Final
 from protocols.errors import Code, Refused
 
 CLIENT_ID: Final = "x-mq-client-id"
+CLIENT_LANGUAGE: Final = "x-mq-language"
 CLIENT_VERSION: Final = "x-mq-client-version"
 NAMESPACE: Final = "x-mq-namespace"
 DATE_TIME: Final = "x-mq-date-time"

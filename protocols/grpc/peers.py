@@ -47,13 +47,8 @@ class Peers:
             raise Refused(Code.UNAUTHORIZED, credentials.user or "anonymous", hint)
         if not rpc.client_id.strip():
             raise Refused(Code.CLIENT_ID_REQUIRED, identity.name, "x-mq-client-id is missing")
-        return self.clients.get(
-            identity,
-            client_id=rpc.client_id,
-            tenant=self._tenant(rpc),
-            peer=rpc.peer,
-            now=clock.monotonic(),
-        )
+        tenant = self._tenant(rpc)
+        return self.clients.get(identity, rpc, tenant=tenant, now=clock.monotonic())
 
     def _tenant(self, rpc: Rpc) -> str:
         if self._config.tenant == FROM_NAMESPACE:

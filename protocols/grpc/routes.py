@@ -6,6 +6,7 @@ its traffic stays on the gateways behind whatever balancer it came through.
 """
 
 import ipaddress
+from itertools import takewhile
 from typing import Final
 
 from protocols.addresses import split_bind
@@ -32,6 +33,17 @@ TYPES: Final = {
 ANY_TYPE: Final = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION, v2.PRIORITY)
 """Of a topic without the attribute, and of MIXED ones: SDKs refuse every send on UNSPECIFIED."""
 
+FIRST_WITH_PRIORITY: Final = {"JAVA": (5, 2), "DOTNET": (5, 2)}
+"""
+SDKs whose earlier versions throw at a type that they do not know, and with it the whole route:
+``MessageType.fromProtobuf`` of rocketmq-clients (RIP-80, December 2025). Others pass it over.
+"""
+
+VERSION_DIGITS_MAX: Final = 9
+"""Of one number of a version."""
+
+OLD_TYPES: Final = frozenset((v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION))
+
 PERMISSIONS: Final = {
     READ_BIT | WRITE_BIT: v2.READ_WRITE,
     READ_BIT: v2.READ,
@@ -55,8 +67,35 @@ def accepted_types(info: TopicInfo) -> tuple[v2.MessageType, ...]:
     return TYPES.get(info.message_type.upper(), ANY_TYPE)
 
 
+def reads_all_types(language: str, version: str) -> bool:
+    """Whether an SDK survives every message type in a route; one that says nothing does."""
+    first = FIRST_WITH_PRIORITY.get(language)
+    return first is None or _numbers(version) >= first
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = takewhile(lambda part: part.isascii() and part.isdecimal(), version.split("."))
+    return tuple(int(part[:VERSION_DIGITS_MAX]) for part in parts)
+
+
+def _listed_types(info: TopicInfo, *, reads_all: bool) -> tuple[v2.MessageType, ...]:
+    """
+    What the route says of the topic.
+
+    An SDK that cannot read a type gets the others; of a topic that takes nothing else NORMAL, so
+    that it can consume. What it then sends there is refused by its type.
+    """
+    types = accepted_types(info)
+    if reads_all:
+        return types
+    return tuple(one for one in types if one in OLD_TYPES) or (v2.NORMAL,)
+
+
 def _queue(
-    topic: v2.Resource, info: TopicInfo, place: tuple[str, int, int], endpoints: v2.Endpoints
+    topic: v2.Resource,
+    types: tuple[v2.MessageType, ...],
+    place: tuple[str, int, int],
+    endpoints: v2.Endpoints,
 ) -> v2.MessageQueue:
     broker, queue_id, permission = place
     return v2.MessageQueue(
@@ -64,19 +103,25 @@ def _queue(
         id=queue_id,
         permission=PERMISSIONS[permission & (READ_BIT | WRITE_BIT)],
         broker=v2.Broker(name=broker, id=0, endpoints=endpoints),
-        accept_message_types=accepted_types(info),
+        accept_message_types=types,
     )
 
 
 def message_queues(
-    topic: v2.Resource, info: TopicInfo, endpoints: v2.Endpoints
+    topic: v2.Resource, info: TopicInfo, endpoints: v2.Endpoints, *, reads_all: bool
 ) -> list[v2.MessageQueue]:
     """All message queues of a topic."""
-    return [_queue(topic, info, place, endpoints) for place in info.queues]
+    types = _listed_types(info, reads_all=reads_all)
+    return [_queue(topic, types, place, endpoints) for place in info.queues]
 
 
 def assignments(
-    topic: v2.Resource, info: TopicInfo, endpoints: v2.Endpoints, *, is_fifo: bool
+    topic: v2.Resource,
+    info: TopicInfo,
+    endpoints: v2.Endpoints,
+    *,
+    is_fifo: bool,
+    reads_all: bool,
 ) -> list[v2.Assignment]:
     """
     What a push consumer polls: one assignment per broker, or per queue for ordered groups.
@@ -87,6 +132,7 @@ def assignments(
     if not is_fifo:
         brokers = dict.fromkeys(broker for broker, _, _ in readable)
         readable = [(broker, ANY_QUEUE, READ_BIT | WRITE_BIT) for broker in brokers]
+    types = _listed_types(info, reads_all=reads_all)
     return [
-        v2.Assignment(message_queue=_queue(topic, info, place, endpoints)) for place in readable
+        v2.Assignment(message_queue=_queue(topic, types, place, endpoints)) for place in readable
     ]

@@ -151,7 +151,12 @@ class MessagingService:
             raise Refused(Code.FORBIDDEN, topic, f"'{client.call.identity.name}' may not use it")
         info = await self._peers.topic(client.call, topic, may_create=True)
         endpoints = self._endpoints(request.endpoints)
-        queues = routes.message_queues(request.topic, info, endpoints)
+        queues = routes.message_queues(
+            request.topic,
+            info,
+            endpoints,
+            reads_all=routes.reads_all_types(client.language, client.version),
+        )
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
     async def _query_assignment(
@@ -164,7 +169,13 @@ class MessagingService:
         info = await self._peers.topic(client.call, topic)
         endpoints = self._endpoints(request.endpoints)
         keeps_order = await self._receiving.is_fifo(client, group, info)
-        found = routes.assignments(request.topic, info, endpoints, is_fifo=keeps_order)
+        found = routes.assignments(
+            request.topic,
+            info,
+            endpoints,
+            is_fifo=keeps_order,
+            reads_all=routes.reads_all_types(client.language, client.version),
+        )
         if not found:
             raise Refused(Code.FORBIDDEN, topic, "no readable queue")
         return pb.QueryAssignmentResponse(status=OK, assignments=found)

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,46 @@ async def test_route_answers_what_the_client_dialled(service: MessagingService) 
     assert queue.broker.endpoints == DIALLED
     assert queue.permission == v2.READ_WRITE
     assert v2.NORMAL in queue.accept_message_types
+
+
+@pytest.mark.parametrize(
+    ("language", "version", "types"),
+    [
+        ("JAVA", "5.0.5", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)),
+        ("JAVA", "5.1.0", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)),
+        ("DOTNET", "5.1.0-rc1", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)),
+        ("JAVA", "5.2.0", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION, v2.PRIORITY)),
+        ("JAVA", "6", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION, v2.PRIORITY)),
+        ("GO", "5.0.1", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION, v2.PRIORITY)),
+        ("", "", (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION, v2.PRIORITY)),
+    ],
+)
+async def test_routes_hold_types_that_the_sdk_reads(
+    service: MessagingService, language: str, version: str, types: tuple[v2.MessageType, ...]
+) -> None:
+    """Java's SDK before 5.2 throws a route away that has PRIORITY in it, and cannot start."""
+    who = {"x-mq-language": language, "x-mq-client-version": version}
+    rpc = replace(RPC, metadata={**RPC.metadata, **who})
+    request = pb.QueryRouteRequest(topic=TOPIC, endpoints=DIALLED)
+    answer = await service.unary("QueryRoute", rpc, request)
+    assert {tuple(queue.accept_message_types) for queue in answer.message_queues} == {types}
+
+
+@pytest.mark.parametrize(("version", "listed"), [("5.0.8", v2.NORMAL), ("5.2.0", v2.PRIORITY)])
+async def test_old_sdks_can_consume_priorities(
+    services: FakeServices, service: MessagingService, version: str, listed: v2.MessageType
+) -> None:
+    """The assignments of a topic of priorities have a type that such an SDK reads."""
+    await services.topics.create(TOPIC.name)
+    services.topics.types[TOPIC.name] = "PRIORITY"
+    rpc = replace(
+        RPC,
+        metadata={**RPC.metadata, "x-mq-language": "JAVA", "x-mq-client-version": version},
+    )
+    request = pb.QueryAssignmentRequest(topic=TOPIC, group=v2.Resource(name="g"))
+    answer = await service.unary("QueryAssignment", rpc, request)
+    queues = [assignment.message_queue for assignment in answer.assignments]
+    assert {tuple(queue.accept_message_types) for queue in queues} == {(listed,)}
 
 
 async def test_advertise_wins_over_what_was_dialled(services: FakeServices) -> None:
