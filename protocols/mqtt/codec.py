@@ -379,6 +379,16 @@ def _decode_ack(packet_type: int, reader: FieldReader, version: int) -> Packet:
     return Pubcomp(packet_id, reason, properties)
 
 
+FILTERS_MAX: Final = 16_384
+"""Of one SUBSCRIBE or UNSUBSCRIBE: a packet of the largest size has room for half a million, each
+of which is asked of the ACL and answered."""
+
+
+def _check_count(filters: int) -> None:
+    if filters > FILTERS_MAX:
+        raise PacketError(Reason.QUOTA_EXCEEDED, f"more than {FILTERS_MAX} filters in one packet")
+
+
 def _decode_subscribe(reader: FieldReader, version: int) -> Subscribe:
     packet_id = reader.u16()
     if not packet_id:
@@ -387,6 +397,7 @@ def _decode_subscribe(reader: FieldReader, version: int) -> Subscribe:
     items: list[SubscribeItem] = []
     while reader.remaining:
         items.append(_decode_subscribe_item(reader, version))
+        _check_count(len(items))
     if not items:
         raise malformed("SUBSCRIBE without a filter")  # [MQTT-3.8.3-2]
     return Subscribe(packet_id, tuple(items), properties)
@@ -418,6 +429,7 @@ def _decode_unsubscribe(reader: FieldReader, version: int) -> Unsubscribe:
         filters.append(reader.string())
         if parse_filter(filters[-1]) is None:
             raise malformed("no topic filter has this form")
+        _check_count(len(filters))
     if not filters:
         raise malformed("UNSUBSCRIBE without a filter")  # [MQTT-3.10.3-2]
     return Unsubscribe(packet_id, tuple(filters), properties)

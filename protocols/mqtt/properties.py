@@ -12,7 +12,7 @@ from protocols.mqtt.fields import (
     malformed,
     protocol_error,
 )
-from protocols.mqtt.packets import PacketProperties, PacketType, PropertyValue
+from protocols.mqtt.packets import PacketProperties, PacketType, PropertyValue, Reason
 
 
 class Property(IntEnum):
@@ -160,6 +160,11 @@ _NOT_ZERO: Final = frozenset(
 )  # a topic alias of 0 has a reason code of its own: see ``connection``
 
 
+PROPERTIES_MAX: Final = 8191
+"""Of one packet: no more could be stored (32,767 bytes, four at least for each), and a packet of
+the largest size has room for 400,000, which nobody else should wait for."""
+
+
 def decode_properties(reader: FieldReader, packet_type: int) -> PacketProperties:
     """
     Read the property length and the properties that *packet_type* (or ``WILL``) may have.
@@ -181,6 +186,8 @@ def decode_properties(reader: FieldReader, packet_type: int) -> PacketProperties
         if form is None:
             raise malformed(f"there is no property 0x{identifier:02X}")
         pairs.append((identifier, _decode_value(reader, form)))
+        if len(pairs) > PROPERTIES_MAX:
+            raise PacketError(Reason.QUOTA_EXCEEDED, f"more than {PROPERTIES_MAX} properties")
     seen: set[int] = set()
     for identifier, value in pairs:
         if identifier not in allowed:

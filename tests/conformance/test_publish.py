@@ -374,18 +374,28 @@ def test_mqtt_3_3_2_4_properties_are_passed_on(server: Address, word: str, versi
 
 @clauses(v5="3.3.2-5 3.3.2-6 4.3.3-7")
 def test_mqtt_3_3_2_5_expiry(server: Address, word: str, version: int) -> None:
-    """What is left is passed on; what has none left is dropped; once sent it is completed."""
-    with Peer(server, version, kept(version, word)) as peer:
+    """
+    What is left is passed on; what has none left is dropped, in the queue of who is away and
+    behind the receive maximum of who is slow; once sent it is completed.
+    """
+    slow_connect = Connect(version, f"{word}-slow", properties=((0x21, 1),))
+    with (
+        Peer(server, version, kept(version, word)) as peer,
+        Peer(server, version, slow_connect) as slow,
+    ):
         peer.subscribe(SubscribeItem(word, 2))
+        slow.subscribe(SubscribeItem(word, 1))
         with Peer(server, version, Connect(version, f"{word}-pub")) as pub:
             pub.send(Publish(word, b"sent", 2, packet_id=1, properties=((0x02, 1),)))
             pub.take(Pubrec)
-            sent = peer.take(Publish)
+            sent, held = peer.take(Publish), slow.take(Publish)
             peer.drop()
             for payload, expiry_s in ((b"short", 1), (b"long", 1000)):
                 pub.send(Publish(word, payload, 1, packet_id=2, properties=((0x02, expiry_s),)))
                 pub.expect(Puback(2))
             let_a_second_pass(server, word)
+            slow.send(Puback(held.packet_id))
+            assert slow.take(Publish).payload == b"long"
     with Peer(server, version, kept(version, word)) as peer:
         again = peer.take(Publish)
         assert (again.packet_id, again.payload, again.dup) == (sent.packet_id, b"sent", True)

@@ -1,6 +1,7 @@
 """Packets to bytes and back; what is wrong with a packet is said in the right words."""
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,7 @@ from protocols.mqtt.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    Reason,
     Suback,
     Subscribe,
     SubscribeItem,
@@ -36,7 +38,7 @@ from protocols.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from protocols.mqtt.properties import ALLOWED, FORMS, WILL, Form, Property
+from protocols.mqtt.properties import ALLOWED, FORMS, PROPERTIES_MAX, WILL, Form, Property
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="\x00")
 TEXT = st.text(LETTERS, max_size=12)
@@ -246,6 +248,25 @@ def test_what_is_wrong_is_said(wire: str, reason: int) -> None:
 def test_short_forms(wire: str, packet: Packet) -> None:
     """Reason and properties may be left out where the specification says so."""
     assert decode(bytes.fromhex(wire), V5) == packet
+
+
+@pytest.mark.parametrize(
+    ("packet_of", "count_max"),
+    [
+        (lambda count: Publish("t", b"", properties=((0x26, ("", "")),) * count), PROPERTIES_MAX),
+        (lambda count: Subscribe(1, (SubscribeItem("a", 0),) * count), codec.FILTERS_MAX),
+        (lambda count: Unsubscribe(1, ("a",) * count), codec.FILTERS_MAX),
+    ],
+    ids=["properties", "SUBSCRIBE", "UNSUBSCRIBE"],
+)
+def test_there_is_an_end_to_what_one_packet_asks(
+    packet_of: Callable[[int], Packet], count_max: int
+) -> None:
+    """What others would wait for too long is refused as it is read: 0x97."""
+    decode(encode_packet(packet_of(count_max), V5), V5)
+    with pytest.raises(PacketError) as caught:
+        decode(encode_packet(packet_of(count_max + 1), V5), V5)
+    assert caught.value.reason == Reason.QUOTA_EXCEEDED
 
 
 def test_a_fifth_length_byte_is_malformed() -> None:
