@@ -73,9 +73,12 @@ class CompactedScript:
         self.last: dict[Slot, Kept] = {}
         self.slots: dict[int, Slot] = {}
         self.sizes: dict[int, int] = {}
+        self.unsure: set[int] = set()
+        """Sends without an answer."""
+
         self.ack_tried: set[int] = set()
         self.acked: set[int] = set()
-        self.crashes = 0
+        self.crashes = self.tried = 0
         self._start()
         self._make_topic()
         self.writer.drain()
@@ -141,9 +144,11 @@ class CompactedScript:
             record = make_record("c", bytes(size), KEYS=f"k{slot[1]}", N=str(self.sent))
             records.append(AppendRecord("c", slot[0], record))
             numbers.append(self.sent)
+        self.unsure.update(numbers)
         pending = self.engine.append(records, self.now)
 
         def answered(done: Pending[list[AppendResult]]) -> None:
+            self.unsure.difference_update(numbers)
             for number, result in zip(numbers, done.result(), strict=True):
                 if result.code == Code.OK and self.lives[number] == self.life:
                     kept = Kept(result.offset, number, self.sizes[number])
@@ -219,13 +224,18 @@ class CompactedScript:
         found = self._read_all()
         newest = {self.slots[number]: number for number in sorted(found)}
         for slot, kept in self.last.items():
-            if newest.get(slot, 0) > kept.number:
+            if newest.get(slot, 0) > kept.number or self._may_be_deleted(slot, kept.number):
                 continue  # a later one was stored, though nobody was told
             if kept.size and found.get(kept.number, (-1, 0))[0] != kept.offset:
                 raise Broken(f"the last value of {slot}, {kept}, is at {found.get(kept.number)}")
         if not self.jumps:
             self._look_for_old(found)
         self._drain_group()
+
+    def _may_be_deleted(self, slot: Slot, after: int) -> bool:
+        """By one that nobody was told of, and that is too old itself to be read."""
+        later = [number for number in self.unsure if number > after and not self.sizes[number]]
+        return self.jumps and any([self.slots[number] == slot for number in later])
 
     def _read_all(self) -> dict[int, tuple[int, int]]:
         """Number → (offset, store time) of all that can be read."""

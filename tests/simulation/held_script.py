@@ -21,10 +21,13 @@ from store.engine import Engine
 from store.log.messages import store_ms
 from tests.simulation.checks import Broken
 from tests.simulation.power import (
+    Writer,
     arm,
     drop_files,
     fail_and_recover,
     prepare_segment,
+    try_crashes,
+    when_kept,
     write_snapshot,
 )
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
@@ -59,7 +62,9 @@ class Half:
 class HeldScript:
     """One run from one seed."""
 
-    def __init__(self, seed: int, config: EngineConfig = HELD_CONFIG) -> None:
+    def __init__(
+        self, seed: int, config: EngineConfig = HELD_CONFIG, *, tries: float = 0.0
+    ) -> None:
         self.random = random.Random(seed)
         self.config = config
         self.disk = SimulatedDisk(seed)
@@ -80,14 +85,16 @@ class HeldScript:
         self.recalled: set[bytes] = set()
         self.halves: dict[bytes, Half] = {}
         self.checked: set[int] = set()
-        self.crashes = 0
+        self.crashes = self.tried = 0
         self._start()
         self.engine.catalog.put_topic(TopicConfig("t", QUEUES, QUEUES), self.now)
-        self._commit()
+        self.writer.drain()
+        self.disk.before = try_crashes(self, seed, tries) if tries else None
 
     def _start(self) -> None:
         self.engine = Engine(self.disk, self.config)
         self.engine.recover(self.now)
+        self.writer = Writer(self.engine, self.disk, self.random)
 
     def run(self, steps: int) -> None:
         acts = [
@@ -100,23 +107,26 @@ class HeldScript:
                 self.random.choice(acts)()
             except PowerLost:
                 self._crash()
-        self._check()
+            except OSError as error:
+                self.engine.fail(error)
+                self._crash("kill")
+        self.check()
 
     # ── crashes ─────────────────────────────────────────────────────────────────────────
 
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.5)
 
-    def _crash(self) -> None:
+    def _crash(self, *ways: str) -> None:
         self.crashes += 1
-        ways = ["torn", "torn", "drop", "keep"]
+        ways = ways or ("torn", "torn", "drop", "keep")
         fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
 
     def _settle(self) -> None:
         """Frames without an answer: they ran, or never will."""
         for number in sorted(self.open_frames):
             pending = self.engine.gateways.settle("gw", 7, number, self.now)
-            self._commit()
+            self.writer.drain()
             settled = pending.result()
             bodies = self.open_frames.pop(number)
             if settled.did_run:
@@ -146,7 +156,7 @@ class HeldScript:
         def answered(done: Pending) -> None:
             self.due.update(self.open_frames.pop(number))
 
-        pending.notify = answered
+        when_kept(pending, answered)
 
     def _half(self) -> None:
         body = self._body("h")
@@ -159,7 +169,7 @@ class HeldScript:
             (result,) = done.result()
             self.halves[body] = Half(result.position)
 
-        pending.notify = answered
+        when_kept(pending, answered)
 
     def _end(self) -> None:
         """Some open transaction ends; an answer that was lost is asked for again."""
@@ -179,7 +189,7 @@ class HeldScript:
         def answered(done: Pending) -> None:
             half.is_answered = True
 
-        pending.notify = answered
+        when_kept(pending, answered)
         half.is_answered = pending.is_done
 
     def _delay_one(self) -> None:
@@ -195,7 +205,7 @@ class HeldScript:
             self.due[body] = due_ms
             self.names[body] = name
 
-        pending.notify = answered
+        when_kept(pending, answered)
 
     def _recall(self) -> None:
         """Withdraw one, perhaps too late."""
@@ -207,7 +217,7 @@ class HeldScript:
         if not pending.value:
             return
         self.maybe.add(body)
-        pending.notify = lambda done: self.recalled.add(body)
+        when_kept(pending, lambda done: self.recalled.add(body))
 
     def _fill(self) -> None:
         """What is not held, so that segments fill up."""
@@ -216,13 +226,10 @@ class HeldScript:
         self.open_frames[self.frame] = {}
         number = self.frame
         pending = self.engine.send("gw", frame, self.now)
-        pending.notify = lambda done: self.open_frames.pop(number, None)
+        when_kept(pending, lambda done: self.open_frames.pop(number, None))
 
     def _commit(self) -> None:
-        batch = self.engine.take_writes()
-        if batch is not None:
-            batch.execute(self.disk)
-            self.engine.confirm(batch)
+        self.writer.step()
 
     def _tick(self) -> None:
         """Time passes; at times the wall clock jumps, an hour back or a day ahead."""
@@ -245,7 +252,7 @@ class HeldScript:
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Crash once more; then let all time pass."""
         self.disk.countdown = -1
         self._crash()
@@ -258,7 +265,7 @@ class HeldScript:
             self.now = Now(self.now.monotonic + 1, min(following, horizon + 2))
             for _ in range(3):
                 self.engine.tick(self.now)
-                self._commit()
+                self.writer.drain()
         self._look_for_loss()
         seen.update(self._visible())
         self._judge(seen)
@@ -270,7 +277,7 @@ class HeldScript:
     def _visible(self) -> dict[bytes, int]:
         """Body → store time of all that can be read, each once."""
         while self.engine.has_writes:
-            self._commit()
+            self.writer.drain()
         found: dict[bytes, int] = {}
         for queue_id in range(QUEUES):
             offset, high = self.engine.offset_range("t", queue_id)

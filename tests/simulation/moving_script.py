@@ -15,12 +15,16 @@ from protocols.remoting.sending import decode_send_answer
 from protocols.remoting.settling import AckItem
 from store.answers import EngineConfig, Pending, ReadStatus, TopicConfig
 from store.engine import Engine
+from store.log.ahead import Coming, Prefetch
 from tests.simulation.checks import Broken
 from tests.simulation.power import (
+    Writer,
     arm,
     drop_files,
     fail_and_recover,
     prepare_segment,
+    try_crashes,
+    when_kept,
     write_snapshot,
 )
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
@@ -41,8 +45,11 @@ CONFIG = EngineConfig(
 class MovingScript:
     """One run: steps, crashes, checks, all from one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, tries: float = 0.0) -> None:
         self.config = CONFIG
+        self.coming: list[Prefetch] = []
+        """Parts of the log that a reader waits for."""
+
         self.random = random.Random(seed)
         self.disk = SimulatedDisk(seed)
         self.now = Now(50.0, 1_700_000_000_000)
@@ -62,10 +69,11 @@ class MovingScript:
         self.left: set[int] = set()
         """Positions that the consumer will hardly ever acknowledge."""
 
-        self.crashes = 0
+        self.crashes = self.tried = 0
         self.relocated_count = 0
         self._start()
         self._set_up()
+        self.disk.before = try_crashes(self, seed, tries) if tries else None
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
@@ -75,12 +83,14 @@ class MovingScript:
         self.engine = Engine(self.disk, self.config)
         self.engine.recover(self.now)
         self.holder = self.random.randrange(1, 1 << 30)
+        self.writer = Writer(self.engine, self.disk, self.random)
+        self.coming.clear()
 
     def _set_up(self) -> None:
         self.engine.catalog.put_topic(TopicConfig("t", 2, 2), self.now)
         reads = [ReadItem(tag=tag, key=key) for tag, key in enumerate(KEYS, 1)]
         opened = self.engine.open_group(GroupOpen(name="g", reads=reads), self.now)
-        self._commit()
+        self.writer.drain()
         self.group = opened.result().group
 
     def run(self, steps: int) -> None:
@@ -89,21 +99,25 @@ class MovingScript:
                 self._step()
             except PowerLost:
                 self._crash()
+            except OSError as error:
+                self.engine.fail(error)
+                self._crash("kill")
         self.check()
 
     def _step(self) -> None:
         act = self.random.choice(
             [self._send, self._send, self._consume, self._consume, self._commit, self._commit,
-             self._commit, self._tick, self._tick, self._snapshot, self._snapshot, self._arm],
+             self._commit, self._tick, self._tick, self._snapshot, self._snapshot, self._arm,
+             self._read_on, self._fetch],
         )  # fmt: skip
         act()
 
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.4)
 
-    def _crash(self) -> None:
+    def _crash(self, *ways: str) -> None:
         self.crashes += 1
-        ways = ["torn", "torn", "torn", "drop", "keep"]
+        ways = ways or ("torn", "torn", "torn", "drop", "keep")
         fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
 
     # ── steps ───────────────────────────────────────────────────────────────────────────
@@ -128,7 +142,7 @@ class MovingScript:
             answer = done.result()
             self._stored(number, list(zip(answer.positions, answer.offsets, strict=True)))
 
-        pending.notify = answered
+        when_kept(pending, answered)
 
     def _stored(self, number: int, places: list[tuple[int, int]]) -> None:
         bodies = self.open_frames.pop(number)
@@ -139,7 +153,7 @@ class MovingScript:
         again: list[list[bytes]] = []
         for number in sorted(self.open_frames):
             pending = self.engine.gateways.settle("gw", 7, number, self.now)
-            self._commit()
+            self.writer.drain()
             settled = pending.result()
             if settled.did_run:
                 answer = decode_send_answer(settled.answer)
@@ -165,33 +179,42 @@ class MovingScript:
                 bodies.append(body)
         self.ack_tried.update(bodies)
         pending = self.engine.ack(self.engine.epoch, items, self.now)
-        pending.notify = lambda done: self.consumed.update(bodies)
+        when_kept(pending, lambda done: self.consumed.update(bodies))
         if pending.is_done:
             self.consumed.update(bodies)
 
+    def _read_on(self) -> None:
+        """Somebody reads by offset and does not wait for the disk."""
+        queue_id = self.random.randrange(2)
+        low, high = self.engine.offset_range("t", queue_id)
+        if low == high:
+            return
+        offset = self.random.randrange(low, high)
+        try:
+            result = self.engine.read("t", queue_id, offset, 16, 1 << 20, may_wait=True)
+        except Coming:
+            self.coming += self.engine.background.take_prefetches()
+            return
+        for record in result.records:
+            place = (int.from_bytes(record[28:36], "big"), int.from_bytes(record[20:28], "big"))
+            if self.stored.get(body_of(record), place) != place:
+                raise Broken(f"{body_of(record)[:8]!r} is read at {place}")
+
+    def _fetch(self) -> None:
+        """What was asked for comes, its segment gone or used again by now or not."""
+        if self.coming:
+            work = self.coming.pop(self.random.randrange(len(self.coming)))
+            work.execute(self.disk)
+            self.engine.background.prefetched(work)
+
     def _commit(self) -> None:
-        """Write and confirm; at times a second batch is out, as with the writer thread."""
-        batches = [self.engine.take_writes()]
-        if batches[0] is not None and self.random.random() < 0.3:
-            self._send()
-            batches.append(self.engine.take_writes())
-        is_told_late = self.random.random() < 0.5
-        written = []
-        for batch in batches:
-            if batch is None:
-                continue
-            batch.execute(self.disk)
-            written.append(batch)
-            if not is_told_late:
-                self.engine.confirm(batch)
-        if is_told_late:
-            for batch in written:
-                self.engine.confirm(batch)
+        self.writer.step()
 
     def _tick(self) -> None:
         monotonic, wall_ms = self.now
         step = self.random.choice([0.01, 0.5, 2.0])
-        self.now = Now(monotonic + step, wall_ms + int(step * 1000))
+        jump_ms = self.random.choice([0] * 30 + [-3_600_000, 3_600_000])
+        self.now = Now(monotonic + step, wall_ms + int(step * 1000) + jump_ms)
         self.engine.tick(self.now)
 
     def _snapshot(self) -> None:
@@ -223,7 +246,7 @@ class MovingScript:
         self._crash()
         self.disk.countdown = -1
         while self.engine.has_writes:
-            self._commit()
+            self.writer.drain()
         by_offset = self._read_all()
         for body, (position, offset) in self.stored.items():
             if body not in by_offset and body in self.ack_tried:

@@ -20,7 +20,14 @@ from store.answers import EngineConfig, Pending
 from store.engine import Engine
 from store.log.messages import property_of
 from tests.simulation.checks import Broken
-from tests.simulation.power import arm, write_snapshot
+from tests.simulation.power import (
+    Writer,
+    arm,
+    fail_and_recover,
+    try_crashes,
+    when_kept,
+    write_snapshot,
+)
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
 from tests.store.engine_kit import body_of, make_frame
 
@@ -42,14 +49,14 @@ CONFIG = EngineConfig(
 class PolicyScript:
     """One run, all from one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, tries: float = 0.0) -> None:
         self.random = random.Random(seed)
         self.disk = SimulatedDisk(seed)
         self.now = Now(50.0, 1_700_000_000_000)
         self.levels = self.random.choice([0, 3])
         self.sent = 0
         self.frame = 0
-        self.crashes = 0
+        self.crashes = self.tried = 0
         self.stored: set[bytes] = set()
         self.consumed: set[bytes] = set()
         self.ack_tried: set[bytes] = set()
@@ -57,10 +64,24 @@ class PolicyScript:
         self.handed_over: dict[bytes, int] = {}
         """Body → log position of its dead letter; a take is not awaited and may come again."""
 
+        self.level_of: dict[bytes, int] = {}
+        self.life = 7
         self._start()
+        self.engine.open_group(_letters(), self.now)
+        self._make_queue()
+        self.dead = self.engine.group_number("dead")
+        self.disk.before = try_crashes(self, seed, tries) if tries else None
+
+    def _start(self) -> None:
+        self.engine = Engine(self.disk, CONFIG)
+        self.engine.recover(self.now)
+        self.holder = self.random.randrange(1, 1 << 30)
+        self.writer = Writer(self.engine, self.disk, self.random)
+
+    def _make_queue(self) -> None:
         policy: dict[str, int | str] = {
             "group": GROUP,
-            "incarnation": 7,
+            "incarnation": self.life,
             "max_length": LIMIT,
             "expire_ms": EXPIRE_MS,
             "delivery_limit": 2,
@@ -68,15 +89,17 @@ class PolicyScript:
             "dead_letter": "amqp//",
         }
         self.engine.light_queues.create(KEY, "//q", policy, self.now)
-        self.engine.open_group(_letters(), self.now)
-        self._commit()
+        self.writer.drain()
         self.group = self.engine.group_number(GROUP)
-        self.dead = self.engine.group_number("dead")
 
-    def _start(self) -> None:
-        self.engine = Engine(self.disk, CONFIG)
-        self.engine.recover(self.now)
-        self.holder = self.random.randrange(1, 1 << 30)
+    def _make_anew(self) -> None:
+        """Deleted and declared again, durably: what was in it is gone with it."""
+        self.writer.drain()
+        self.life += 1
+        self.stored.clear()
+        self.engine.light_queues.drop(KEY, GROUP, self.now)
+        self.writer.drain()
+        self._make_queue()
 
     def run(self, steps: int) -> None:
         acts = [self._send, self._send, self._consume, self._consume, self._commit, self._commit,
@@ -84,18 +107,28 @@ class PolicyScript:
         for _ in range(steps):
             try:
                 self.random.choice(acts)()
+                if self.random.random() < 0.01:
+                    self._make_anew()
             except PowerLost:
                 self._crash()
+            except OSError as error:
+                self.engine.fail(error)
+                self._crash("kill")
         self.check()
 
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.4)
 
-    def _crash(self) -> None:
+    def _crash(self, *ways: str) -> None:
         self.crashes += 1
-        self.disk.lose_power(self.random.choice(["torn", "torn", "drop", "keep"]))
-        self.disk.countdown = -1
-        self._start()
+        ways = ways or ("torn", "torn", "drop", "keep")
+        fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settled)
+
+    def _settled(self) -> None:
+        """The power may have gone between the queue's end and its next life."""
+        self.group = self.engine.group_number(GROUP)
+        if not self.group:
+            self._make_queue()
         for group in (self.group, self.dead):
             self.engine.resume(group, self.holder, [], self.now)
 
@@ -110,10 +143,15 @@ class PolicyScript:
         frame = make_frame(7, self.frame, bodies, keys=[KEY], set_flags=0, **priority)
         pending = self.engine.send("gw", frame, self.now)
 
-        def answered(done: Pending) -> None:
-            self.stored.update(bodies)
+        life = self.life
+        for body in bodies:
+            self.level_of[body] = min(int(priority.get("TG_PRIORITY", 0)), self.levels)
 
-        pending.notify = answered
+        def answered(done: Pending) -> None:
+            if life == self.life:
+                self.stored.update(bodies)
+
+        when_kept(pending, answered)
 
     def _consume(self) -> None:
         count = self.random.choice([1, 4])
@@ -134,7 +172,7 @@ class PolicyScript:
         pending = self.engine.ack(self.engine.epoch, [item], self.now)
         if action == AckAction.ACK:
             self.ack_tried.add(body)
-            pending.notify = lambda done: self.consumed.add(body)
+            when_kept(pending, lambda done: self.consumed.add(body))
             if pending.is_done:
                 self.consumed.add(body)
 
@@ -147,19 +185,17 @@ class PolicyScript:
             self.letters[body] = property_of(record, b"TG_DEAD_REASON").decode()
 
     def _commit(self) -> None:
-        batch = self.engine.take_writes()
-        if batch is not None:
-            batch.execute(self.disk)
-            self.engine.confirm(batch)
-            self.engine.enforce(self.now)
-            ready = self.engine.light_queues.stat(KEY, GROUP).ready_count
-            if ready > LIMIT:
-                raise Broken(f"{ready} ready, at most {LIMIT} may be")
+        self.writer.step()
+        self.engine.enforce(self.now)
+        ready = self.engine.light_queues.stat(KEY, GROUP).ready_count
+        if ready > LIMIT:
+            raise Broken(f"{ready} ready, at most {LIMIT} may be")
 
     def _tick(self) -> None:
         monotonic, wall_ms = self.now
         step = self.random.choice([0.01, 0.5, 2.0])
-        self.now = Now(monotonic + step, wall_ms + int(step * 1000))
+        jump_ms = self.random.choice([0] * 20 + [-3_600_000, 3_600_000])
+        self.now = Now(monotonic + step, wall_ms + int(step * 1000) + jump_ms)
         self.engine.tick(self.now)
         self.engine.enforce(self.now)
 
@@ -172,13 +208,19 @@ class PolicyScript:
         self.disk.countdown = -1
         self._crash()
         while self.engine.has_writes:
-            self._commit()
+            self.writer.drain()
+            self.engine.enforce(self.now)
         self._letters()
         left: set[bytes] = set()
         while granted := self.engine.take(self.group, 32, self.now, holder=self.holder):
-            left.update(body_of(self.engine.record_at(one.record_position)) for one in granted)
+            bodies = [body_of(self.engine.record_at(one.record_position)) for one in granted]
+            levels = [self.level_of[body] for body in bodies]
+            if sorted(levels, reverse=True) != levels:
+                raise Broken(f"priorities {levels}")
+            left.update(bodies)
         while self.engine.has_writes:
-            self._commit()
+            self.writer.drain()
+            self.engine.enforce(self.now)
         self._letters()
         twice = left & (self.letters.keys() | self.consumed)
         lost = self.stored - left - self.letters.keys() - self.ack_tried

@@ -1,20 +1,134 @@
-"""Power that fails at random moments, and what a store's background thread does in between."""
+"""Power that fails at random moments, and what a store's threads do in between."""
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy, deepcopy
+from typing import Final, Protocol, TypeVar
 
 from protocols.clock import Now
-from store.engine import Engine
+from store.answers import Pending
+from store.engine import Engine, WriteBatch
 from tests.simulation.checks import Broken
 from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
 
+T = TypeVar("T")
 ATTEMPTS_MAX = 20
+SHARED: Final = ("engine", "disk", "writer", "random")
+"""Of a script: what a crash leaves behind, or makes anew."""
 
 
 def arm(disk: SimulatedDisk, chance: random.Random, probability: float) -> None:
-    """At times: the power will fail in a few disk operations."""
-    if disk.countdown < 0 and chance.random() < probability:
+    """At times: the power will fail in a few disk operations, or a sync or a write."""
+    if disk.countdown >= 0 or chance.random() >= probability:
+        return
+    fault = chance.randrange(8)
+    if fault == 0:
+        disk.sync_errors = 1
+    elif fault == 1:
+        disk.write_errors = 1
+    else:
         disk.countdown = chance.randrange(8)
+
+
+def when_kept(pending: Pending[T], then: Callable[[Pending[T]], object]) -> None:
+    """Call *then* when the answer may be given; not if it never may."""
+
+    def notify(done: Pending[T]) -> None:
+        if done.error is None:
+            then(done)
+
+    pending.notify = notify
+
+
+class Story(Protocol):
+    """A script that judges itself."""
+
+    disk: SimulatedDisk
+    random: random.Random
+    tried: int
+    """Crashes of its twins."""
+
+    def check(self) -> None:
+        """Crash, come up, and hold what is there against what was promised."""
+        ...
+
+
+def try_crashes(story: Story, seed: int, part: float) -> Callable[[str, str, bytes], None]:
+    """
+    For ``disk.before``: at that *part* of all operations a twin of *story* crashes and is judged,
+    and the story goes on as if nothing had been.
+    """
+    chance = random.Random(seed)
+    number = 0
+
+    def before(operation: str, name: str, data: bytes) -> None:
+        nonlocal number
+        number += 1
+        if chance.random() >= part or story.disk.countdown == 0:
+            return
+        story.tried += 1
+        twin = copy(story)
+        for key, value in vars(story).items():
+            if key not in SHARED:
+                setattr(twin, key, deepcopy(value))
+        twin.random = random.Random(seed * 1_000_003 + number)
+        twin.disk = story.disk.fork(seed * 1_000_003 + number)
+        if operation == "write" and chance.random() < 0.5:
+            twin.disk.write_part(name, int.from_bytes(data[:8], "big"), data[8:])
+        try:
+            twin.check()
+        except Exception as error:
+            raise Broken(f"crash at operation {number}, {operation} {name}: {error!r}") from error
+
+    return before
+
+
+class Writer:
+    """
+    The writer thread: batches of commits, several of them on their way at a time.
+
+    Each becomes durable in its turn; the loop is told at once, or later and of several.
+    """
+
+    def __init__(self, engine: Engine, disk: SimulatedDisk, chance: random.Random) -> None:
+        self._engine = engine
+        self._disk = disk
+        self._chance = chance
+        self._out: deque[WriteBatch] = deque()
+        self._untold: deque[WriteBatch] = deque()
+
+    def step(self) -> None:
+        """One thing or another. Raises PowerLost, and OSError."""
+        self._chance.choice([self._take, self._take, self._write, self._write, self.drain])()
+
+    def drain(self) -> None:
+        """All that waits is durable, and known to be."""
+        self._take()
+        while self._out:
+            self._execute()
+        self._tell()
+
+    def _take(self) -> None:
+        batch = self._engine.take_writes()
+        if batch is not None:
+            self._out.append(batch)
+
+    def _write(self) -> None:
+        if self._out:
+            self._execute()
+            if self._chance.random() < 0.6:
+                self._tell()
+
+    def _execute(self) -> None:
+        batch = self._out[0]
+        batch.execute(self._disk)
+        self._out.popleft()
+        self._untold.append(batch)
+
+    def _tell(self) -> None:
+        while self._untold:
+            self._engine.confirm(self._untold.popleft())
 
 
 def fail_and_recover(
@@ -25,8 +139,14 @@ def fail_and_recover(
     start: Callable[[], None],
     settle: Callable[[], None],
 ) -> None:
-    """The power has failed in one of *ways*; it may fail again while the store recovers."""
-    disk.lose_power(chance.choice(ways))
+    """
+    The power has failed in one of *ways* (``kill``: only the process has ended); it may fail again
+    while the store recovers.
+    """
+    disk.sync_errors = disk.write_errors = 0
+    way = chance.choice(ways)
+    if way != "kill":
+        disk.lose_power(way)
     for _ in range(ATTEMPTS_MAX):
         try:
             if chance.random() < 0.2:

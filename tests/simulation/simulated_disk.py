@@ -224,6 +224,8 @@ class SimulatedDisk:
             self._pending_names.clear()
 
     def read(self, name: str, offset: int, size: int) -> bytes:
+        if name not in self.files:
+            raise FileNotFoundError(name)
         return bytes(self.files[name].cached[offset : offset + size])
 
     def rename(self, old: str, new: str) -> None:

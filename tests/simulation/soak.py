@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from tests.simulation.bulk_script import BulkScript
+from tests.simulation.compacted_script import CompactedScript
 from tests.simulation.held_script import PRESSED, HeldScript
 from tests.simulation.moving_script import MovingScript
 from tests.simulation.mutations import MUTATIONS, mutated
@@ -30,15 +31,17 @@ class Runs(Protocol):
     def run(self, steps: int) -> None: ...
 
 
-SCRIPTS: dict[str, tuple[Callable[[int], Runs], int]] = {
-    "script": (Script, 120),
-    "bulk": (BulkScript, 80),
-    "policies": (PolicyScript, 150),
-    "held": (HeldScript, 150),
-    "pressed": (lambda seed: HeldScript(seed, PRESSED), 150),
-    "moving": (MovingScript, 400),
+SCRIPTS: dict[str, tuple[Callable[[int, float], Runs], int]] = {
+    "script": (lambda seed, tries: Script(seed), 120),
+    "bulk": (lambda seed, tries: BulkScript(seed), 80),
+    "policies": (lambda seed, tries: PolicyScript(seed, tries=tries), 150),
+    "held": (lambda seed, tries: HeldScript(seed, tries=tries), 150),
+    "pressed": (lambda seed, tries: HeldScript(seed, PRESSED, tries=tries), 150),
+    "moving": (lambda seed, tries: MovingScript(seed, tries=tries), 400),
+    "compacted": (lambda seed, tries: CompactedScript(seed, tries=tries), 200),
 }
-"""Name → what makes it, and steps per seed. Only the first two crash before every operation."""
+"""Name → what makes it, and steps per seed. The first two crash before every operation, the others
+where they may, and a twin of theirs at that part of all operations."""
 
 
 class Outcome(NamedTuple):
@@ -59,6 +62,7 @@ class Order(NamedTuple):
     steps: int
     mutation: str = ""
     script: str = "script"
+    tries: float = 0.0
 
 
 def run_seed(order: Order) -> Outcome:
@@ -68,13 +72,13 @@ def run_seed(order: Order) -> Outcome:
     make, steps = SCRIPTS[order.script]
     with mutated(order.mutation):
         try:
-            script = make(order.seed)
+            script = make(order.seed, order.tries)
             script.run(order.steps or steps)
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
     if not isinstance(script, Script):
-        crashes = getattr(script, "crashes", 0)
-        return Outcome(order.seed, crashes, crashes, 0, 0, error)
+        crashes, tried = getattr(script, "crashes", 0), getattr(script, "tried", 0)
+        return Outcome(order.seed, crashes + tried, crashes, 0, 0, error)
     figures = script.figures
     return Outcome(
         order.seed,
@@ -87,10 +91,15 @@ def run_seed(order: Order) -> Outcome:
 
 
 def outcomes(
-    first: int, steps: int, processes: int, mutation: str = "", script: str = "script"
+    first: int,
+    steps: int,
+    processes: int,
+    mutation: str = "",
+    script: str = "script",
+    tries: float = 0.0,
 ) -> Iterator[Outcome]:
     """Seeds from *first* on, without end: stop when there are enough."""
-    orders = (Order(seed, steps, mutation, script) for seed in range(first, 1 << 31))
+    orders = (Order(seed, steps, mutation, script, tries) for seed in range(first, 1 << 31))
     if processes == 1:
         yield from map(run_seed, orders)
         return
@@ -106,6 +115,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--script", choices=[*SCRIPTS], default="script")
     parser.add_argument("--steps", type=int, default=0, help="per seed; 0: as the script wants")
+    parser.add_argument("--tries", type=float, default=0.0, help="part of operations, for the rest")
     parser.add_argument("--crash-points", type=int, default=10_000, help="stop after so many")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
@@ -116,13 +126,15 @@ def main() -> int:
     started = time.monotonic()
     crash_points = crashes = seeds = failures = 0
     asked = (chosen.seed, chosen.steps, chosen.processes, chosen.mutation, chosen.script)
-    for one in outcomes(*asked):
+    orders = outcomes(*asked, chosen.tries)
+    for one in orders:
         seeds += 1
         crash_points += one.crash_points
         crashes += one.crashes
         if one.error:
             failures += 1
             again = f"--script {chosen.script} --seed {one.seed} --steps {chosen.steps}"
+            again += f" --tries {chosen.tries}" if chosen.tries else ""
             print(f"FAILED {again}: {one.error[:600]}", flush=True)
         is_late = time.monotonic() - started > chosen.seconds
         if crash_points >= chosen.crash_points or failures >= chosen.failures or is_late:
