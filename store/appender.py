@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from protocols.checksum import crc32, crc_of_size
 from store.core import Core
+from store.index.lagging import Places
 from store.index.queues import Queue
 from store.log.format import (
     BLOCK,
@@ -123,6 +124,7 @@ class OpenBlock:
         rows: Sequence[bytes],
         count: int,
         touched: Iterable[Queue],
+        places: Places | None = None,
         *,
         gateway: int = 0,
         gateway_epoch: int = 0,
@@ -130,7 +132,10 @@ class OpenBlock:
         item_count: int = 0,
         refused_count: int = 0,
     ) -> None:
-        """*rows*: the entry table of the *count* messages, in pieces; *touched*: their queues."""
+        """
+        *rows*: the entry table of the *count* messages, in pieces; *touched*: their queues, and
+        *places* of messages in them.
+        """
         core, state_count = self._core, len(self._state_rows)
         core.log.close_block(
             self._position,
@@ -146,7 +151,7 @@ class OpenBlock:
         )
         core.counters.records += count
         core.counters.record_bytes += len(self.body) - self.start
-        core.appended(touched)
+        core.appended(touched, places)
 
 
 def append_messages(core: Core, draft: Draft) -> tuple["array[int]", "array[int]"]:

@@ -14,6 +14,7 @@ from protocols.checksum import crc_of_size
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.row_sums import BuiltSums
 from store.appender import ITEM_BITS, MESSAGE, OpenBlock, Plan
+from store.index.lagging import Places
 from store.log.format import ENTRY, M32, PAIR
 from store.log.messages import (
     BORN_V6,
@@ -54,7 +55,7 @@ def _index_type(count: int) -> Any:
     return np.int16 if count < 1 << 15 else np.int64
 
 
-class Places:
+class Taking:
     """Which queues the items enter, and the offsets they get there."""
 
     def __init__(self, plans: Sequence[Plan], set_indexes: Matrix) -> None:
@@ -194,6 +195,20 @@ class Places:
             queue.entries.frombytes(entries[first:last].tobytes())
         return offsets
 
+    def noted(self, positions: Matrix) -> Places | None:
+        """What went into message queues that got few each; None: there are only others."""
+        own, others = len(self.queues), self.shared
+        if others is None:
+            others = tuple([queue for queue in self.touched if not queue.topic])
+            own -= len(others)
+        if own * FEW_EACH <= len(positions):
+            return None
+        numbers, offsets = self.numbers[self.members[:, 0]], self.offsets[:, 0]
+        if None in self.queues:
+            is_here = numbers != 0
+            numbers, offsets, positions = numbers[is_here], offsets[is_here], positions[is_here]
+        return Places(numbers, offsets, positions, others)
+
     def reported(self) -> Matrix:
         """Offset of each item in its message queue; -1: it is in none."""
         offsets = self.offsets[:, 0]
@@ -260,7 +275,7 @@ def checksums(
     return np.fromiter(map(crc, pieces, seeds), dtype=np.uint32, count=count)
 
 
-def entry_table(columns: dict[str, Any], places: Places) -> bytes:
+def entry_table(columns: dict[str, Any], places: Taking) -> bytes:
     """The rows of all items, in item order; their sizes differ by pair count."""
     counts = places.pair_counts
     if counts is None:
@@ -278,7 +293,7 @@ def entry_table(columns: dict[str, Any], places: Places) -> bytes:
     return packed
 
 
-def _rows(columns: dict[str, Any], places: Places, pair_count: int, chosen: Any) -> Matrix:
+def _rows(columns: dict[str, Any], places: Taking, pair_count: int, chosen: Any) -> Matrix:
     kind = entry_type(pair_count)
     members = places.members[chosen]
     rows = np.zeros(len(members), dtype=kind)
@@ -314,7 +329,7 @@ class Bulk:
         self.flags = flags
         """Entry flags."""
 
-        self._places = Places(plans, set_indexes)
+        self._places = Taking(plans, set_indexes)
 
     @classmethod
     def of_items(cls, items: Matrix, plans: Sequence[Plan], set_flags: Sequence[int]) -> "Bulk":
@@ -390,7 +405,7 @@ class Bulk:
         entries.tags.frombytes(self._tags.tobytes())
         entries.orders.frombytes(self._orders.tobytes())
         entries.flags.frombytes(self.flags.astype(np.uint16).tobytes())
-        block.close([rows], self.count, places.touched, **frame)
+        block.close([rows], self.count, places.touched, places.noted(positions), **frame)
         return _as_array("Q", positions), _as_array("q", places.reported())
 
 

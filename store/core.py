@@ -15,6 +15,7 @@ from store.answers import Counters, EngineConfig, Pending
 from store.disk import Disk
 from store.index.cold import ColdIndex
 from store.index.entries import Columns, Entries
+from store.index.lagging import Lagging, PlaceColumns, Places
 from store.index.queues import Queue, QueueTable
 from store.index.remnants import Remnant
 from store.index.sealing import Sealer
@@ -44,6 +45,7 @@ class Core:
         self.entries = Entries(self.cold)
         self.queues = QueueTable(self.cold)
         self.sealer = Sealer(self)
+        self.lagging = Lagging(self)
         self.woken_groups: set[int] = set()
         self.woken_queues: set[Queue] = set()
         self.newest_ms: dict[int, int] = {}
@@ -51,6 +53,9 @@ class Core:
 
         self.touched: dict[int, dict[Queue, None]] = {}
         """Segment number → queues with entries in it, until its index is in a file."""
+
+        self.placed: dict[int, PlaceColumns] = {}
+        """Segment number → entries of further queues, which are not looked at for that file."""
 
         self.on_message_queue: Callable[[Queue], None] = lambda queue: None
         """Groups that read the topic take the new queue into their read set."""
@@ -73,12 +78,22 @@ class Core:
 
     # ── visibility ──────────────────────────────────────────────────────────────────────
 
-    def appended(self, touched: Iterable[Queue]) -> None:
-        """A block with entries was built: volatile groups see it now, others when durable."""
+    def appended(self, touched: Iterable[Queue], places: Places | None = None) -> None:
+        """
+        A block with entries was built: volatile groups see it now, others when durable.
+
+        *places*: what the index file needs to know; without it the *touched* queues are asked.
+        """
         queues = tuple(touched)
         number = self.log.segments.last.number
         self.newest_ms[number] = self.log.wall_ms
-        self.touched.setdefault(number, {}).update(zip(queues, repeat(None)))
+        asked: Iterable[Queue] = queues
+        if places is not None:
+            asked = places.others
+            if (columns := self.placed.get(number)) is None:
+                columns = self.placed[number] = PlaceColumns()
+            columns.add(places)
+        self.touched.setdefault(number, {}).update(zip(asked, repeat(None)))
         read_by = [queue.readers for queue in queues if queue.readers]
         for readers in read_by:
             for group, read in readers:

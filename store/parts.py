@@ -38,10 +38,14 @@ class Parts:
     def dump(self) -> dict[str, Any]:
         """State as of now, for a snapshot."""
         self.core.sealer.finish()
+        lagging = self.core.lagging.sealed()
         queues = [
-            (q.number, q.key, q.name, q.policy, q.topic, q.queue_id, q.next, q.first, q.sealed)
+            (
+                q.number, q.key, q.name, q.policy, q.topic, q.queue_id, q.next, q.first,
+                lagging.get(q.number, q.sealed),
+            )
             for q in self.core.queues
-        ]
+        ]  # fmt: skip
         return {
             "epoch": self.core.log.epoch,
             "sequence": self.core.log.sequence,

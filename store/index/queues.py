@@ -151,11 +151,22 @@ class Queue:
         *count* from offset *first* on are its row *index*.
         """
         end = first + count
-        if not self.sealed or self.number in self.cold.remembered:
+        if first > self.hot_first:  # it held on to what older files have
+            self.cold.forget(self)
+        elif not self.sealed or self.number in self.cold.remembered:
             self.cold.extend(self, first, end, number, index)
         self.sealed = number
         del self.entries[: end - self.hot_first]
         self.hot_first = end
+
+    def let_go(self, end: int, number: int) -> None:
+        """All ``entries`` below the log position *end* are in index files; the newest of those
+        that have some is of segment *number*."""
+        count = bisect_left(self.entries, end)
+        del self.entries[:count]
+        self.hot_first += count
+        self.sealed = number
+        self.cold.forget(self)
 
     # ── out ─────────────────────────────────────────────────────────────────────────────
 
@@ -314,6 +325,11 @@ class QueueTable:
     @property
     def active_count(self) -> int:
         return len(self._by_number)
+
+    @property
+    def active_light_count(self) -> int:
+        """Of those that could rest."""
+        return len(self._by_key)
 
     # ── rest ────────────────────────────────────────────────────────────────────────────
 

@@ -2,15 +2,17 @@
 From memory to an index file: what a sealed segment holds is gathered, written, and let go.
 
 The newest sealed segments stay in memory, because that is what most readers want. Gathering and
-letting go run on the loop, some queues at a time; the file is written in the background.
+letting go run on the loop, some queues at a time; the file is written in the background. Message
+queues with a few entries in a segment are not looked at for each (``lagging``).
 """
 
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Final
 
+from protocols.remoting.matrix import Matrix, np
 from store.disk import Disk
 from store.index.cold import ColdIndex
 from store.index.entries import NO_LIMIT
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 HOT_SEGMENTS: Final = 2
 """Sealed segments whose index stays in memory."""
 
-ACTIVE_QUEUES_MAX: Final = 50_000
-"""With more queues than that in memory, no sealed segment stays: a queue takes half a KiB there."""
+ACTIVE_LIGHTS_MAX: Final = 50_000
+"""With more light queues than that in memory, no sealed segment stays: one takes half a KiB there,
+and most could rest."""
 
 QUEUES_PER_STEP: Final = 1000
 """Queues handled between two looks at the network: about a millisecond."""
@@ -42,24 +45,41 @@ class SealWork:
         self.segment = segment
         newest_ms = core.newest_ms.get(segment.number, core.log.wall_ms)
         self.draft = Draft(segment.number, segment.base, segment.end, newest_ms)
-        self._queues: Iterator[Queue] = iter(list(core.touched.get(segment.number, ())))
-        self._released = -1
-        """Rows that were looked at; -1: it has not begun."""
+        touched = list(core.touched.get(segment.number, ()))
+        self._asked = [queue.number for queue in touched]
+        core.lagging.catch_up(self._asked)
+        self._queues: Iterator[Queue] = iter(touched)
+        self._placed: tuple[Matrix, Matrix] | None = None
+        """(number, count) of each queue that is in columns."""
 
-        self._place = 0
-        """Entries of these rows."""
+        self._unknown: Iterator[int] | None = None
+        """Rows whose queues are still to be asked for the file before; None: it has not begun."""
+
+        self._rows: Iterator[tuple[int, int]] | None = None
+        """(index of the row, where its entries begin) of those to be looked at; None: it has not
+        begun."""
 
         self._is_done = False
 
     @property
     def is_releasing(self) -> bool:
         """Some queues may have let go, others not."""
-        return self._released >= 0 and not self._is_done
+        return self._rows is not None and not self._is_done
 
     def gather(self) -> bool:
         """Copy what belongs to the segment; True when all is. Call until then, on the loop."""
-        end = self.segment.end
         part = list(islice(self._queues, QUEUES_PER_STEP))
+        if part:
+            self._gather_queues(part)
+            return False
+        if self._unknown is None:
+            self._gather_columns()
+            self._unknown = self._gather_placed()
+        return self._look_back(self._unknown)
+
+    def _gather_queues(self, part: "list[Queue]") -> None:
+        """From the queues themselves."""
+        end = self.segment.end
         directory, places = self.draft.directory, self.draft.places
         add_queue, add_first = directory.queues.append, directory.firsts.append
         add_count, add_previous = directory.counts.append, directory.previous.append
@@ -82,8 +102,10 @@ class SealWork:
             add_count(count)
             add_previous(queue.sealed)
             places += held if count == len(held) else held[:count]
-        if len(part) == QUEUES_PER_STEP:
-            return False
+
+    def _gather_columns(self) -> None:
+        """The facts of all entries."""
+        base, end = self.segment.base, self.segment.end
         entries, columns = self._core.entries, self.draft.columns
         count = bisect_left(entries.positions, end)
         columns.positions = entries.positions[:count]
@@ -92,10 +114,34 @@ class SealWork:
         columns.tags = entries.tags[:count]
         columns.orders = entries.orders[:count]
         columns.flags = entries.flags[:count]
-        base = self.segment.base
         self.draft.targets = [pair for pair in entries.targets.items() if base <= pair[0] < end]
         self.draft.expires = [pair for pair in entries.expires.items() if base <= pair[0] < end]
-        return True
+
+    def _gather_placed(self) -> Iterator[int]:
+        """What is in columns; rows whose queues must be asked for the file before."""
+        placed = self._core.placed.get(self.segment.number)
+        if placed is None:
+            return iter(())
+        queues, firsts, counts, positions = placed.rows(self._asked)
+        previous, unknown = self._core.lagging.previous(queues)
+        directory, start = self.draft.directory, len(self.draft.directory)
+        directory.queues.frombytes(queues.tobytes())
+        directory.firsts.frombytes(firsts.tobytes())
+        directory.counts.frombytes(counts.astype(np.uint32).tobytes())
+        directory.previous.frombytes(previous.tobytes())
+        self.draft.places.frombytes(positions.tobytes())
+        numbers, starts = np.unique(queues, return_index=True)
+        self._placed = numbers, np.add.reduceat(counts, starts) if len(numbers) else counts
+        return iter((unknown + start).tolist())
+
+    def _look_back(self, unknown: Iterator[int]) -> bool:
+        """Fill in the files before, some rows at a time; True when all are."""
+        directory = self.draft.directory
+        part = list(islice(unknown, QUEUES_PER_STEP))
+        for row in part:
+            queue = self._core.queues.active(directory.queues[row])
+            directory.previous[row] = queue.sealed if queue is not None else 0
+        return len(part) < QUEUES_PER_STEP
 
     def execute(self, disk: Disk) -> None:
         """Write the file. In the background thread."""
@@ -106,40 +152,48 @@ class SealWork:
         core, number = self._core, self.segment.number
         if self._is_done:
             return True
-        directory, places = self.draft.directory, self.draft.places
-        if self._released < 0:
+        if self._rows is None:
             header = self._cold.read_header(self.segment)
             if header is None or number not in core.log.segments:
                 self._is_done = True
                 _log.error("index of segment %d is gone as soon as written", number)
                 return True
             self._cold.adopt(header)
-            self._released = self._place = 0
-        start, stop = self._released, min(self._released + QUEUES_PER_STEP, len(directory))
-        at, lights = self._place, []
-        rows = zip(
-            range(start, stop),
-            core.queues.actives(directory.queues[start:stop]),
-            directory.firsts[start:stop],
-            directory.counts[start:stop],
-            strict=True,
-        )
-        for index, queue, first, count in rows:
-            if queue is not None:
-                held, skipped = queue.entries, first - queue.hot_first
-                if 0 <= skipped < len(held) and held[skipped] == places[at]:
-                    queue.seal(first, count, number, index)
-                    if not queue.topic:
-                        lights.append(queue)
-            at += count
+            self._rows = self._rows_to_look_at()
+        directory, places = self.draft.directory, self.draft.places
+        lights, part = [], list(islice(self._rows, QUEUES_PER_STEP))
+        for index, at in part:
+            queue = core.queues.active(directory.queues[index])
+            if queue is None:
+                continue
+            first = directory.firsts[index]
+            held, skipped = queue.entries, first - queue.hot_first
+            if 0 <= skipped < len(held) and held[skipped] == places[at]:
+                queue.seal(first, directory.counts[index], number, index)
+                if not queue.topic:
+                    lights.append(queue)
         core.queues.rest(lights)
-        self._released, self._place = stop, at
-        if stop < len(directory):
+        if len(part) == QUEUES_PER_STEP:
             return False
         core.entries.forget_before(self.segment.end)
         core.touched.pop(number, None)
+        core.placed.pop(number, None)
         self._is_done = True
         return True
+
+    def _rows_to_look_at(self) -> Iterator[tuple[int, int]]:
+        """All but those of queues that may hold on to what they have."""
+        counts = self.draft.directory.counts
+        starts = accumulate(counts, initial=0)
+        if self._placed is None:
+            return zip(range(len(counts)), starts, strict=False)
+        lagging, (numbers, held) = self._core.lagging, self._placed
+        is_due = lagging.due(numbers, held)
+        lagging.note(numbers[~is_due], held[~is_due], self.segment.number)
+        lagging.forget(numbers[is_due])
+        rows = np.nonzero(np.isin(self.draft.directory.queues, numbers[~is_due], invert=True))[0]
+        begins = np.fromiter(starts, np.int64, len(counts))[rows]
+        return zip(rows.tolist(), begins.tolist(), strict=True)
 
 
 class Sealer:
@@ -155,7 +209,7 @@ class Sealer:
         """The oldest segment in memory, if newer ones are sealed too; one at a time."""
         core = self._core
         items = core.log.segments.items
-        is_hurried = self.is_eager or core.queues.active_count > ACTIVE_QUEUES_MAX
+        is_hurried = self.is_eager or core.queues.active_light_count > ACTIVE_LIGHTS_MAX
         hot_count = 0 if is_hurried else HOT_SEGMENTS
         if self._work is not None or len(items) <= hot_count + 1:
             return None
@@ -172,7 +226,9 @@ class Sealer:
     def relieve(self) -> None:
         """While the log is read at start: too many queues for memory go to files at once."""
         core = self._core
-        while core.queues.active_count > ACTIVE_QUEUES_MAX and (work := self.due()) is not None:
+        while (
+            core.queues.active_light_count > ACTIVE_LIGHTS_MAX and (work := self.due()) is not None
+        ):
             while not work.gather():
                 pass
             work.execute(core.disk)

@@ -145,6 +145,7 @@ class Moving:
         """
         cold = self._core.cold
         number = self.segment.number
+        self._core.lagging.catch_up(cold.directory(number).queues)
         unused: list[int] = []
         for other, moved in self._moved.items():
             if other != number and (old := cold.remnants.get(other)) is not None:
