@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from protocols import clock
 from protocols.addresses import ANY_HOSTS, is_loopback, socket_address, split_bind
 from protocols.daemon.config import ClusterAuth
+from protocols.daemon.large_pages import keep_large_pages
 from protocols.errors import ConfigError
 from protocols.remoting.private import FRAME_BYTES_MAX
 from protocols.remoting.records import MessageIds, encode_host
@@ -138,6 +139,7 @@ class Store:
         server.use(committer)
         self._serve_metrics()
         self._tasks.start(housekeeping.run(), name="housekeeping")
+        self._tasks.start(keep_large_pages(), name="large pages")
         self._registration = Registration(context, server.topics_changed, auth=self._auth)
         self._registration.start()
 

@@ -16,6 +16,17 @@ with open("/proc/self/smaps") as maps:
     print(maps.read().partition("[heap]")[2].partition("VmFlags:")[2].partition("\\n")[0])
 """
 
+LATER = """
+from protocols.daemon.large_pages import LargePages
+kept = [[str(number)] for number in range(100_000)]
+def kib(name):
+    with open("/proc/self/smaps_rollup") as found:
+        return int(next(line.split()[1] for line in found if line.startswith(name)))
+before, pages = kib("Rss"), LargePages()
+counts = [pages.step() for _ in range(4)]
+print(counts[0], kib("AnonHuge"), kib("Rss") - before)
+"""
+
 
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has no large pages"
@@ -27,3 +38,12 @@ def test_the_heap_asks_for_large_pages() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "hg" in done.stdout.split(), done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="not Linux")
+def test_what_is_full_is_put_together() -> None:
+    """Python's own objects, and not a page more than there was. (An old kernel does nothing.)"""
+    done = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True, check=True)
+    count, large_kib, more_kib = [int(word) for word in done.stdout.split()]
+    assert count <= 0 or large_kib >= count << 11, done.stderr
+    assert more_kib < 2 << 10
