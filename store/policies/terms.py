@@ -120,3 +120,5 @@ def check_policy(name: str, policy: Mapping[str, int | str]) -> None:
         raise Refused(Code.BAD_REQUEST, name, f"policy max_priority: at most {LEVELS_MAX}")
     if policy.get("overflow", DROP_HEAD) not in OVERFLOWS:
         raise Refused(Code.BAD_REQUEST, name, f"policy overflow is none of {OVERFLOWS}")
+    if policy.get("overflow") == DROP_NEW and policy.get("max_priority"):
+        raise Refused(Code.BAD_REQUEST, name, "policy: drop-new keeps one order, not priorities")

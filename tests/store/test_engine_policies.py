@@ -443,7 +443,13 @@ def test_purge_leaves_what_is_out(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [{"max_length": -1}, {"expire_ms": "soon"}, {"overflow": "shrug"}, {"max_priority": 256}],
+    [
+        {"max_length": -1},
+        {"expire_ms": "soon"},
+        {"overflow": "shrug"},
+        {"max_priority": 256},
+        {"overflow": "drop-new", "max_length": 1, "max_priority": 2},
+    ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, int | str]) -> None:
     with pytest.raises(Refused) as caught:
