@@ -139,8 +139,21 @@ class Streams:
 
     def free_credit(self, group: int) -> int:
         """Deliveries that the streams of *group* would take now."""
-        streams = [s for s in self._by_group.get(group, ()) if s.lost_at is None]
+        streams = [s for s in self._candidates(group) if s.lost_at is None]
         return sum([max(0, stream.credit - stream.sent) for stream in streams])
+
+    def _candidates(self, group: int) -> list[Stream]:
+        """Streams that may be served; of a group with one active consumer that one."""
+        streams = list(self._by_group.get(group, ()))
+        if not self._is_single(group):
+            return streams
+        # the first that came is the active one, and the next when it has gone
+        return [stream for stream in streams if not stream.is_retired][:1]
+
+    def _is_single(self, group: int) -> bool:
+        policy = self._engine.policy_of(group)
+        is_single = policy is not None and policy.is_single_active
+        return is_single or self._strategies.get(group) is ShareStrategy.STICKY
 
     def allow(self, connection: Connection, number: int, credit: int) -> None:
         """Set the total of deliveries that a stream may have received; it may be lower."""
@@ -273,18 +286,12 @@ class Streams:
         streams = self._by_group.get(group)
         if not streams:
             return
-        policy = self._engine.policy_of(group)
-        is_single = policy is not None and policy.is_single_active
         strategy = self._strategies.get(group)
-        if strategy is ShareStrategy.STICKY:
-            is_single = True
-        elif strategy is not None and len(streams) > 1:
+        is_single = self._is_single(group)
+        if strategy is not None and not is_single and len(streams) > 1:
             self._serve_members(group, strategy, now)
             return
-        candidates: Iterable[Stream] = streams
-        if is_single:  # the first that came is the active one, and the next when it has gone
-            candidates = [stream for stream in streams if not stream.is_retired][:1]
-        eager = [s for s in candidates if s.credit > s.sent and s.lost_at is None]
+        eager = [s for s in self._candidates(group) if s.credit > s.sent and s.lost_at is None]
         levels = [eager]
         if len(eager) > 1 and any([stream.priority for stream in eager]):
             numbers = sorted({stream.priority for stream in eager}, reverse=True)

@@ -142,3 +142,14 @@ async def test_waiting_consumers_make_room_in_a_full_queue(gateway: Consumers) -
     }
     await gateway.received(2)
     assert (await gateway.stat()).ready_count == 1
+
+
+async def test_who_is_not_its_turn_makes_no_room(gateway: Consumers) -> None:
+    """Of a queue with a single active consumer only that one's credit counts."""
+    await gateway.create(max_length=1, overflow="reject", single_active=1)
+    await gateway.open_stream(gateway.group, 1, 1)
+    await gateway.open_stream(gateway.group, 2, 10)
+    answer = await gateway.put(b"a", b"b", b"c", b"d")
+    assert {*answer.refused} == {2, 3}
+    await gateway.received(1)
+    assert (await gateway.stat()).ready_count == 1
