@@ -38,6 +38,13 @@ CHEAP_SNAPSHOT_BYTES: Final = 64 << 20
 LOG_PER_STATE: Final = 8
 """Bytes of log for each byte of a snapshot, at least: writing state stays a small part."""
 
+NEW_QUEUES_MIN: Final = 100_000
+"""Queues made since the last snapshot after which there is another: a restart makes 50,000 a second
+of them from the log, and knows millions from a snapshot."""
+
+QUEUES_PER_NEW: Final = 4
+"""So many queues there may be for each new one: writing those known already stays bounded."""
+
 TRIM_S: Final = 1.0
 """How often once-keys that are too old are forgotten."""
 
@@ -62,6 +69,9 @@ class Lifecycle:
         self._snapshot_position = 0
         self._snapshot_bytes = 0
         """Of the last one."""
+
+        self._snapshot_queue = 1
+        """Number of the first queue that the last one does not know."""
 
         self._snapshot: SnapshotWork | None = None
         self._topics_seen = 0
@@ -113,7 +123,9 @@ class Lifecycle:
         connect_index(core)
         report = self._replay(reader, tail, snapshot)
         self._room.snapshot_position = usable[-1].position if len(usable) > 1 else 0
-        self._snapshot_position = snapshot.position if snapshot is not None else 0
+        if snapshot is not None:
+            self._snapshot_position = snapshot.position
+            self._snapshot_queue = snapshot.state["next_queue"]
         self._room.leaving = {
             segment: self._snapshot_position
             for segment in tail.segments
@@ -221,9 +233,10 @@ class Lifecycle:
                 is_forced = True
                 if not passed:
                     log.seal_empty()  # two snapshots cannot have one position
-            if not is_forced and passed < wanted:
+            if not is_forced and passed < wanted and not self._has_many_new_queues:
                 return None
             log.seal_state()
+            self._snapshot_queue = self._core.queues.next_number
             self._snapshot = SnapshotWork(log.log_id, log.end, self._parts.dump())
         if self._snapshot.position > log.confirmed:
             return None
@@ -231,6 +244,12 @@ class Lifecycle:
         self._snapshot_position = work.position
         self._snapshot_bytes = work.byte_count
         return work
+
+    @property
+    def _has_many_new_queues(self) -> bool:
+        queues = self._core.queues
+        count = queues.next_number - self._snapshot_queue
+        return count >= NEW_QUEUES_MIN and count * QUEUES_PER_NEW >= len(queues)
 
     def snapshot_written(self, work: SnapshotWork) -> None:
         self._room.snapshot_position = work.oldest_kept

@@ -7,6 +7,7 @@ import pytest
 
 from protocols.canonical import QueueKind, queue_key
 from protocols.remoting.private import ReadItem
+from store import lifecycle
 from store.index.idle import IdleQueue, IdleTable
 from tests.store.engine_kit import SMALL, Driver, body_of, filter_key
 from tests.store.test_index_files import snapshot
@@ -71,6 +72,19 @@ def test_idle_queues_survive_a_restart(has_snapshot: bool) -> None:
     assert read(store, 7) == [b"7"]
     assert store.send(b"new", keys=[key_of(COUNT)])
     assert read(store, COUNT) == [b"new"]
+
+
+def test_many_new_queues_are_worth_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little log they took; a restart would make each of them again."""
+    monkeypatch.setattr(lifecycle, "NEW_QUEUES_MIN", COUNT)
+    store = filled(snapshot_bytes=1 << 30, log_bytes_max=1 << 30)
+    work = store.engine.background.snapshot_due(store.now)
+    assert work is not None
+    work.execute(store.disk)
+    store.restart()
+    assert store.report.snapshot_position == work.position
+    store.send(b"again", keys=[key_of(0)])
+    assert store.engine.background.snapshot_due(store.now) is None
 
 
 def test_a_group_that_reads_an_idle_queue_gets_what_it_holds() -> None:
