@@ -141,7 +141,7 @@ def measure(server: Server, options: argparse.Namespace, warm_s: float) -> dict[
         topic = f"bench_{case.command}_{len(case.arguments)}"
         create_topic(server.broker, topic)
         if case.fills:
-            fill(case, server.broker, topic, options.size)
+            fill(case, server.address, topic, options.size)
         try:
             results[case.name] = run(case, server, topic, options, warm_s)
         except generator.LoadFailed as error:
