@@ -256,9 +256,11 @@ class Store:
         logger.info("HTTP on %s", self._http.listen(self.config.metrics_bind))
 
     def _kernel_commits(self) -> KernelCommits | None:
-        """Where every commit is to be durable, and the disk is not another one by order."""
+        """Unless the disk is another one by order."""
         disk = self._writer_disk
-        return kernel_commits(disk) if type(disk) is RealDisk else None
+        if isinstance(disk, RealDisk) and type(disk) in (RealDisk, LazyDisk):
+            return kernel_commits(disk)
+        return None
 
     def _engine_config(self) -> EngineConfig:
         config = self.config

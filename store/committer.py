@@ -29,6 +29,10 @@ OUT_MAX: Final = 2
 LAZY_SYNC_S: Final = 0.5
 """``flush: async``: how far the disk may lag behind (Apache's flushIntervalCommitLog)."""
 
+LAZY_BYTES_MAX: Final = 64 << 10
+"""More than this is written past the page cache there, too: through it, it takes so much CPU that
+answers are not earlier."""
+
 
 IN_PLACE_BYTES_MAX: Final = 16 << 10
 """A batch up to this size may be synced on the loop itself: two thread switches saved."""
@@ -52,7 +56,7 @@ class LazyDisk(RealDisk):
     """
     ``flush: async``: a sync waits until half a second's worth has gathered.
 
-    Only for the writer thread's batches; segments and snapshots are made durable as ever.
+    Only for the committer's batches; segments and snapshots are made durable as ever.
     """
 
     def __init__(self, disk: RealDisk) -> None:
@@ -74,6 +78,13 @@ class LazyDisk(RealDisk):
     def write_through(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         self.write(name, offset, buffers)
         self.sync(name)
+
+    def begin_write(
+        self, kernel: KernelQueue, name: str, offset: int, buffers: Sequence[Buffer], size: int
+    ) -> bool:
+        if size <= LAZY_BYTES_MAX:
+            return False
+        return super().begin_write(kernel, name, offset, buffers, size)
 
     def sync(self, name: str) -> None:
         if clock.monotonic() - self._synced_at >= LAZY_SYNC_S:

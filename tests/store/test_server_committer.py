@@ -11,6 +11,7 @@ import pytest
 from store.committer import (
     IN_PLACE_BYTES_MAX,
     IN_PLACE_S_MAX,
+    LAZY_BYTES_MAX,
     SLOW_COUNT_MAX,
     STALL_S,
     WINDOW,
@@ -165,23 +166,32 @@ class Counting(KernelCommits):
         return is_begun
 
 
-async def test_kernel_and_thread_write_one_log_in_order(disk: RealDisk) -> None:
-    """Only what is not one piece of one segment goes to the thread; each page keeps what it had."""
+@pytest.mark.parametrize("is_lazy", [False, True])
+async def test_kernel_and_thread_write_one_log_in_order(disk: RealDisk, is_lazy: bool) -> None:
+    """
+    Only what is not one piece of one segment goes to the thread; each page keeps what it had.
+
+    With ``flush: async`` what is small goes there, too, and past it what is large.
+    """
     kernel_or_skip(disk).close()
-    blocks, kernel = Blocks(disk), Counting(disk)
-    run = Run(disk, kernel=kernel)
+    blocks = Blocks(disk)
+    written_on = LazyDisk(disk) if is_lazy else disk
+    bytes_min = LAZY_BYTES_MAX if is_lazy else -1
+    kernel = Counting(written_on)
+    run = Run(written_on, kernel=kernel)
     chance = random.Random(8)
     handed_in: list[WriteBatch] = []
     for _ in range(60):
         parts = 2 if chance.random() < 0.2 else 1
-        batch = blocks.batch(chance.choice((1, 300, 4096, 60_000)), parts)
+        batch = blocks.batch(chance.choice((1, 300, 4096, LAZY_BYTES_MAX)), parts)
         while not run.committer.has_room:
             await run.until_done(len(run.done) + 1)
         run.committer.submit(batch)
         handed_in.append(batch)
     await run.until_done(len(handed_in))
     assert run.done == handed_in
-    assert kernel.begun_count == len([batch for batch in handed_in if len(batch.parts) == 1])
+    taken = [b for b in handed_in if len(b.parts) == 1 and b.byte_count > bytes_min]
+    assert kernel.begun_count == len(taken)
     assert (run.committer.out_count, run.errors) == (0, [])
     await run.committer.close()
     assert blocks.are_there()
