@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ from protocols.canonical import Call
 from protocols.driver import Driver
 from protocols.errors import Code, Refused
 from protocols.groups import GroupSpec
+from protocols.mqtt import wills
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.events import Event
 from protocols.mqtt.feed import Feed
@@ -289,6 +290,19 @@ class Opened:
         streams, self._streams = self._streams, None
         for feed, stream in streams or ():
             feed.start(stream)
+
+    async def settle_wills(self) -> None:
+        """Publish what earlier connections owe and no store took, as soon as one does."""
+        while self.owned.record.owed and self.holder is not None:
+            await asyncio.sleep(wills.AGAIN_MS / 1000)
+            settled = await wills.publish_owed(self.front.services, self.owned.record)
+            if settled.owed == self.owned.record.owed:
+                continue
+            try:
+                await self.save(partial(wills.still_owed, settled.owed))
+            except Refused as error:
+                if error.code == Code.PRECONDITION_FAILED:
+                    return  # another has the session, and what it owes
 
     def parted(self) -> None:
         """Its connection has let it go: what knew one another is not to wait for a collection."""

@@ -142,6 +142,8 @@ def accept(front: Front, connection: MqttConnection, agreed: Agreed) -> None:
         source=front.source_of(opened.call),
     )
     connection.accept(agreed.connack, heads, keep_alive_s=agreed.keep_alive_s, now=now)
+    if opened.owned.record.owed:
+        front.tasks.start(opened.settle_wills(), name="wills")
 
 
 def server_reference(front: Front) -> PacketProperties:

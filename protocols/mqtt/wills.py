@@ -8,6 +8,7 @@ neither loses one nor sends one that a DISCONNECT has taken back. Each carries a
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -40,6 +41,12 @@ def taken_over(old: SessionRecord, *, is_present: bool, wall_ms: int) -> tuple[O
         if not is_cancelled:
             owed = (*owed, OwedWill(will=old.will, owner_epoch=old.owner_epoch, due_ms=wall_ms))
     return owed[-OWED_MAX:]
+
+
+def still_owed(left: Sequence[OwedWill], record: SessionRecord) -> SessionRecord:
+    """*record* owes nothing but what is *left*."""
+    owed = tuple([one for one in record.owed if one in left])
+    return msgspec.structs.replace(record, owed=owed)
 
 
 def with_due(record: SessionRecord, *, wall_ms: int) -> SessionRecord:

@@ -10,10 +10,12 @@ from protocols import clock
 from protocols.canonical import Call, Identity
 from protocols.directory import Put, PutResult
 from protocols.mqtt import wills
+from protocols.mqtt.packets import V5, Connect
 from protocols.mqtt.records import SessionRecord, WillRecord, decode_session, encode_session
 from protocols.mqtt.sessions import Opening, Sessions
-from tests.support.fake_services import FakeServices
-from tests.support.mqtt_front import until
+from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway, until
 
 WILL = WillRecord(topic="w", payload=b"dead", qos=1)
 HELD = SessionRecord(
@@ -130,6 +132,25 @@ async def test_a_will_waits_for_its_store(world: World, monkeypatch: pytest.Monk
     world.broker.is_down = False
     await until(lambda: world.is_over)
     assert len(world.broker.log) == 1
+
+
+async def test_a_will_does_not_wait_for_the_next_connection_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is published when its store is back, and no more when the connection ends."""
+    monkeypatch.setattr(wills, "AGAIN_MS", 1)
+    broker = FakeBroker()
+    async with gateway(broker, "gw-1") as (_, address):
+        key = HELD.key
+        broker.write(Put(key, encode_session(HELD)), "gw-1", 1)
+        broker.is_down = True
+        async with MqttClient(address, Connect(V5, "c")):
+            assert len(decode_session(broker.records[key].value or b"").owed) == 1
+            broker.is_down = False
+            await until(lambda: not decode_session(broker.records[key].value or b"").owed)
+            assert len(broker.log) == 1
+        await until(lambda: key not in broker.records)
+        assert len(broker.log) == 1
 
 
 async def test_a_will_does_not_wait_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
