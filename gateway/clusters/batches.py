@@ -390,12 +390,18 @@ class Lane:
             batches = self.batches
             while batches and batches[0].remaining == 0:
                 batch = batches.popleft()
+                # Who is told may keep the results, and they the batch: none is to be garbage.
+                done, batch.done = batch.done, _nobody
                 try:
-                    batch.done(BatchResults(batch))
+                    done(BatchResults(batch))
                 except Exception:
                     logger.exception("the receiver of a send result failed")
         finally:
             self._is_advancing = False
+
+
+def _nobody(results: SendResults) -> None:
+    """Has been told."""
 
 
 def known_code(number: int) -> Code:

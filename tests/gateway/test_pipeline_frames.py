@@ -1,5 +1,6 @@
 """SEND frames without I/O: limits, numbering, settling; mapping and matching rules."""
 
+import gc
 from array import array
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.addressing import Addressing
-from gateway.clusters.batches import Batch, Copy, Run, are_plain
+from gateway.clusters.batches import Batch, Copy, Lane, Run, are_plain
 from gateway.clusters.frames import (
     FRAME_COUNT_MIN,
     FRAMES_AHEAD,
@@ -97,6 +98,31 @@ def test_a_frame_has_at_most_1024_items(is_run: bool) -> None:
     assert len(records) == 4000
     assert batch.remaining == 0
     assert sender.frames.pending_count == sender.frames.pending_bytes == 0
+
+
+def post_and_keep() -> int:
+    """As a future keeps results that is told by a function which knows the future; how many."""
+    kept: list[SendResults] = []
+
+    def told(results: SendResults) -> None:
+        kept.append(results)
+
+    ids = IDS.take_many(1, 1)
+    batch = Batch(call(), [Message(HEAD, b"x")], ids, told, sequence=1, size_bytes=1)
+    batch.lane = Lane()
+    batch.lane.batches.append(batch)
+    batch.settle(1)
+    return len(kept)
+
+
+def test_a_batch_whose_results_are_kept_is_no_garbage() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        assert post_and_keep() == 1
+        assert not any(type(item) is Batch for item in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_a_frame_has_at_most_four_mebibytes() -> None:
