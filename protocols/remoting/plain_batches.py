@@ -35,7 +35,8 @@ _HEAD_AT: Final = FRONT_BYTES - _HEAD_BYTES
 _U16: Final = struct.Struct(">H")
 
 PIECE_BYTES: Final = 64 << 10
-"""Of records that are made at a time: as much stays near a processor."""
+"""Of records that are made at a time: as much stays near a processor. Of a larger message it is the
+body that costs, and each shape would keep one."""
 
 FORMS_MAX: Final = 8
 """Of a shape: sizes of batches that are remembered."""
@@ -295,7 +296,7 @@ class Shapes:
         """One that is not that of the last batch with these sizes."""
         size, _, _, flag, body_size = _HEAD.unpack_from(body)
         text_at = _HEAD_BYTES + body_size + _U16.size
-        if not text_at < size or len(body) % size:
+        if not text_at < size <= PIECE_BYTES or len(body) % size:
             return None
         member = bytes(body[:size])
         text = member[text_at:]

@@ -153,6 +153,7 @@ def test_batches_of_several_queues_and_topics() -> None:
         b"".join([member(b"x", b"DELAY\x013\x02UNIQ_KEY\x011\x02")] * 16),
         b"".join([member(b"x", b"K\x01v\x02")] * 16),
         b"".join([member(b"x", b"")] * 16),
+        b"".join([member(bytes(plain_batches.PIECE_BYTES), TEXT % 1)] * 8),
     ],
 )
 def test_what_is_no_plain_batch_is_looked_at(batch: bytes) -> None:
