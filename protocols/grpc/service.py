@@ -45,6 +45,7 @@ STREAM_STATUS: Final = {
     Code.BAD_REQUEST: "INVALID_ARGUMENT",
     Code.TOO_MANY_REQUESTS: "RESOURCE_EXHAUSTED",
     Code.LITE_TOPIC_QUOTA_EXCEEDED: "RESOURCE_EXHAUSTED",
+    Code.NOT_IMPLEMENTED: "UNIMPLEMENTED",
 }
 """How a refusal ends a Telemetry stream; anything else is INTERNAL (proxy: ``ClientActivity``)."""
 
@@ -302,6 +303,9 @@ class MessagingService:
     async def _settings(self, client: Client, settings: v2.Settings) -> pb.TelemetryCommand:
         if settings.WhichOneof("pub_sub") is None:
             raise Refused(Code.BAD_REQUEST, "settings", "neither publishing nor subscription")
+        if settings.client_type in telemetry.LITE_CONSUMERS:
+            group = settings.subscription.group.name
+            raise Refused(Code.NOT_IMPLEMENTED, group, "there are no lite topics here")
         client.heard_at = clock.monotonic()
         is_consumer = telemetry.is_consumer(settings)
         group = settings.subscription.group.name if is_consumer else ""

@@ -47,6 +47,9 @@ RETRY_S: Final = (
 AGAIN_S: Final = (0.5, 1.5, 8.0)
 """Pauses after which settings are sent again to a client that may have missed them."""
 
+LITE_CONSUMERS: Final = frozenset((v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER))
+"""Refused where they start: with settings they would run, and get nothing."""
+
 HEEDFUL: Final = frozenset((v2.Language.JAVA, v2.Language.PYTHON, v2.Language.GOLANG))
 
 

@@ -163,6 +163,17 @@ async def test_empty_settings_end_the_stream(service: MessagingService) -> None:
     assert failed.value.status == "INVALID_ARGUMENT"
 
 
+async def test_consumers_of_lite_topics_cannot_start(service: MessagingService) -> None:
+    """They are told so at once; with settings they would run and never get anything."""
+    settings = v2.Settings(
+        client_type=v2.LITE_PUSH_CONSUMER, subscription=v2.Subscription(group=GROUP)
+    )
+    with pytest.raises(StreamFailed) as failed:
+        [one async for one in service.telemetry(RPC, talk(settings))]
+    assert failed.value.status == "UNIMPLEMENTED"
+    assert "no lite topics" in failed.value.message
+
+
 async def test_settings_come_again_to_who_may_have_missed_them(
     service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
