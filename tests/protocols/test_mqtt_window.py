@@ -75,3 +75,23 @@ def test_each_of_a_run_is_done_by_its_own_acknowledgement() -> None:
     assert source.positions == [300, 100]
     assert window.acknowledged([2, 2])
     assert source.positions == [300, 100, 200]
+
+
+def test_one_by_one_an_id_in_use_is_left_out_and_none_is_0(flight: Flight) -> None:
+    """[MQTT-2.2.1-2, -4]: behind 65,535 comes 1, and what is unanswered keeps its own."""
+    window = Window(10, next_id=PACKET_ID_MAX - 1)
+    window.flights[PACKET_ID_MAX] = window.flights[1] = flight
+    assert [window.take(None, None, 1) for _ in range(3)] == [PACKET_ID_MAX - 1, 2, 3]
+    assert window.acknowledged([PACKET_ID_MAX, 1])
+    window = Window(10, next_id=PACKET_ID_MAX)
+    assert [window.take(None, None, 1) for _ in range(2)] == [PACKET_ID_MAX, 1]
+
+
+def test_what_an_earlier_connection_gave_is_counted_on_from(flight: Flight) -> None:
+    """New ids come behind those that are sent again, so that their order is seen."""
+    window = Window(10)
+    window.adopt(5, flight)
+    window.adopt(3, flight)
+    assert window.take(None, None, 1) == 6
+    window.adopt(PACKET_ID_MAX, flight)
+    assert window.take(None, None, 1) == 1
