@@ -45,6 +45,13 @@ def test_unknown_tags_are_406(tag: int, is_multiple: bool) -> None:
         settle(unsettled, tag, is_multiple=is_multiple)
 
 
+def test_multiple_up_to_a_tag_that_is_settled_takes_what_is_before_it() -> None:
+    unsettled = outstanding(3)
+    settle(unsettled, 2)
+    assert settle(unsettled, 2, is_multiple=True) == [1]
+    assert list(unsettled.by_tag) == [3]
+
+
 def test_acks_run_together() -> None:
     """What is decided in a tick is one ack with multiple; an open batch holds up later ones."""
     confirms = Confirms()
