@@ -201,6 +201,15 @@ def test_without_a_list_a_token_may_do_what_it_says_and_no_more() -> None:
     assert acl.sees_all(call(), "#")
 
 
+def test_a_tokens_denials_meet_filters_and_its_permissions_cover_them() -> None:
+    denied = Right(is_allow=False, operations=("subscribe",), topic="t/secret")
+    allowed = Right(is_allow=True, operations=("subscribe",), topic="t/#")
+    identity = Identity(name="x", rights=(denied, allowed))
+    who = Call(protocol="mqtt", listener="mqtt", identity=identity)
+    asked = [Acl(None).is_allowed(who, "subscribe", subject=name) for name in ("t/a", "t/#", "#")]
+    assert asked == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("rules", "looks"),
     [([{"allow": ["consume"]}], False), ([{"deny": ["receive"]}], True), ([], False)],
