@@ -33,6 +33,7 @@ from protocols.mqtt.events import (
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import ANSWERS_S_MAX, LINGER_S, Front
 from protocols.mqtt.inbound import Inbound
+from protocols.mqtt.leaving import say_goodbye, tell_offline
 from protocols.mqtt.leftovers import put_aside, take_up
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import (
@@ -57,12 +58,11 @@ from protocols.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from protocols.mqtt.presence import Ended
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.proving import Proving
 from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, unasked
-from protocols.mqtt.tracing import trace_events, trace_offline, trace_refusal
+from protocols.mqtt.tracing import trace_events, trace_refusal
 from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
@@ -75,9 +75,6 @@ NONE_WAITING: Final[deque["Ordered"]] = deque(maxlen=0)
 
 IDLE: Final = Signal(is_set=True)
 """Of all who wait for nothing."""
-
-LEAVE_AGAIN_S: Final = 2.0
-"""Between attempts to write down that a connection is gone, while the directory is away."""
 
 
 class Client:
@@ -193,9 +190,8 @@ class Client:
 
     @property
     def _name(self) -> str:
-        return f"{self.opened.call.client_id} at {self.driver.peer}" if self.opened else (
-            self.driver.peer
-        )  # fmt: skip
+        peer = self.driver.peer
+        return f"{self.opened.call.client_id} at {peer}" if self.opened else peer
 
     # ── events ──────────────────────────────────────────────────────────────────────────
 
@@ -364,9 +360,7 @@ class Client:
         opened, record = agreed.opened, agreed.opened.owned.record
         self._connected_ms = clock.wall_ms()
         self._forget = self.front.services.clients.joined(
-            opened.info(self._connected_ms),
-            self._kick,
-            self.move,
+            opened.info(self._connected_ms), self._kick, self.move
         )
         accept(self.front, self.connection, agreed)
         if self.front.presence is not None:
@@ -484,39 +478,22 @@ class Client:
             await opened.close_feeds()
         except Refused as error:
             logger.warning("client %s: %s", opened.call.client_id, error)
-        self._tell_offline(opened)
+        tell_offline(
+            self.front,
+            opened,
+            self.driver.peer,
+            self._why or "connection lost",
+            connected_ms=self._connected_ms,
+            heard_at=self.driver.heard_at,
+        )
         if not self._is_taken:
-            await self._say_goodbye(opened)
+            async with opened.saving:  # and nobody writes afterwards
+                record = self._last_record(opened)
+                await say_goodbye(self.front, opened, record, sends_will=self._sends_will)
         self.front.sessions.let_go(opened.owned, self, opened.call)
         self._tell_left()
         opened.parted()
         self._inbound = self._outbox = None
-
-    def _tell_offline(self, opened: Opened) -> None:
-        reason = self._why or "connection lost"
-        trace_offline(self.front.services.observer, opened.call.client_id, self.driver.peer, reason)
-        if self.front.presence is not None and self._connected_ms:
-            silent_ms = int((clock.monotonic() - self.driver.heard_at) * 1000)
-            ended = Ended(reason, self._connected_ms, clock.wall_ms() - silent_ms)
-            self.front.presence.offline(opened.owned.record, self.driver.peer, ended)
-
-    async def _say_goodbye(self, opened: Opened) -> None:
-        """
-        Write down how the connection ended; then another may have the session.
-
-        Until it is written, or the gateway ends: then its lease tells the others.
-        """
-        async with opened.saving:  # and nobody writes afterwards
-            record = self._last_record(opened)
-            while True:
-                try:
-                    await self.front.sessions.disconnected(
-                        opened.owned, record, sends_will=self._sends_will
-                    )
-                    break
-                except Refused as error:
-                    logger.warning("client %s: %s; again", record.client_id, error)
-                    await asyncio.sleep(LEAVE_AGAIN_S)
 
     def _last_record(self, opened: Opened) -> SessionRecord:
         received = self._inbound.received if self._inbound is not None else opened.owned.received
