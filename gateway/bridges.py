@@ -34,8 +34,9 @@ from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.bridges")
 
-BACK_OFF_S: Final = (0.5, 30.0)
-"""First and longest wait before the link is tried again; doubled each time, with jitter."""
+RETRY_S_MIN: Final = 0.5
+"""Before the link is tried again for the first time; doubled each time, with jitter, up to
+``retry_s_max``."""
 
 STORE_AGAIN_S: Final = 1.0
 """How long what came in waits while our stores cannot take it; it is not acknowledged yet."""
@@ -165,7 +166,7 @@ class Bridge:
                     await self._carry()
             except Refused as error:
                 logger.info("bridge %s: %s", self.name, error)
-            await asyncio.sleep(BACK_OFF_S[0])
+            await asyncio.sleep(RETRY_S_MIN)
 
     async def _own(self) -> bool:
         """Wait until the record is ours; False: look again."""
@@ -185,7 +186,7 @@ class Bridge:
 
     async def _carry(self) -> None:
         """Hold the link, and again, for as long as the record is ours."""
-        wait_s = BACK_OFF_S[0]
+        wait_s = RETRY_S_MIN
         while self._own_version() >= 0:
             link = self._make_link()
             try:
@@ -194,15 +195,15 @@ class Bridge:
                 logger.info("bridge %s is up", self.name)
                 began = clock.monotonic()
                 await self._pump(link)
-                if clock.monotonic() - began > BACK_OFF_S[1]:
-                    wait_s = BACK_OFF_S[0]
+                if clock.monotonic() - began > self._config.retry_s_max:
+                    wait_s = RETRY_S_MIN
             except BridgeError as error:
                 logger.warning("bridge %s: %s", self.name, error)
             finally:
                 self._is_up = False
                 await link.close()
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-            wait_s = min(wait_s * 2, BACK_OFF_S[1])
+            wait_s = min(wait_s * 2, self._config.retry_s_max)
 
     async def _pump(self, link: Link) -> None:
         """Send what waits until the link or the record is lost. Raises BridgeError, Refused."""

@@ -113,6 +113,10 @@ class BridgeConfig(ConfigModel):
     keep_alive_s: int = Field(default=30, ge=5, le=65_000)
     """Keep alive, or AMQP's heartbeat."""
 
+    retry_s_max: int = Field(default=30, ge=1, le=3600)
+    """Longest wait between attempts to connect; the first is half a second, each up to twice the
+    one before."""
+
     ca_file: Path | None = None
     """Authorities of the other broker's certificate (``mqtts://``, ``wss://``, ``amqps://``);
     absent: the system's."""

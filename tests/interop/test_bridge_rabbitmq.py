@@ -24,6 +24,7 @@ clusters:
     url_file: "{url_file}"
     bridge:
       exchange: plant
+      retry_s_max: 1
       receive: [ {{ topic: "orders/+/#", local_prefix: "far/" }} ]
 routes:
   - {{ name: up, when: {{ topic: "up/#" }}, to: [ {{ cluster: rabbit }} ] }}
