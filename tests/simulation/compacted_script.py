@@ -27,12 +27,13 @@ from tests.simulation.power import (
     arm,
     drop_files,
     fail_and_recover,
+    play,
     prepare_segment,
     try_crashes,
     when_kept,
     write_snapshot,
 )
-from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
+from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import body_of, make_record
 
 QUEUES = 2
@@ -98,26 +99,21 @@ class CompactedScript:
         self.engine.open_group(GroupOpen(name="g", reads=reads, start="earliest"), self.now)
 
     def run(self, steps: int) -> None:
+        play(self, steps)
+
+    def step(self) -> None:
         acts = [
             self._put, self._put, self._put, self._consume, self._commit, self._commit,
             self._commit, self._tick, self._tick, self._keep_house, self._keep_house, self._arm,
         ]  # fmt: skip
-        for _ in range(steps):
-            try:
-                self.random.choice(acts)()
-                if self.random.random() < 0.01:
-                    self._make_anew()
-            except PowerLost:
-                self._crash()
-            except OSError as error:
-                self.engine.fail(error)
-                self._crash("kill")
-        self.check()
+        self.random.choice(acts)()
+        if self.random.random() < 0.01:
+            self._make_anew()
 
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.4)
 
-    def _crash(self, *ways: str) -> None:
+    def crash(self, *ways: str) -> None:
         self.crashes += 1
         ways = ways or ("torn", "torn", "torn", "drop", "keep")
         fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
@@ -218,7 +214,7 @@ class CompactedScript:
 
     def check(self) -> None:
         self.disk.countdown = -1
-        self._crash()
+        self.crash()
         while self.engine.has_writes:
             self.writer.drain()
         found = self._read_all()

@@ -25,12 +25,13 @@ from tests.simulation.power import (
     arm,
     drop_files,
     fail_and_recover,
+    play,
     prepare_segment,
     try_crashes,
     when_kept,
     write_snapshot,
 )
-from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
+from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import body_of, make_frame, make_record
 
 QUEUES = 2
@@ -97,27 +98,22 @@ class HeldScript:
         self.writer = Writer(self.engine, self.disk, self.random)
 
     def run(self, steps: int) -> None:
+        play(self, steps)
+
+    def step(self) -> None:
         acts = [
             self._delay, self._delay_one, self._half, self._half, self._end, self._end,
             self._recall, self._fill, self._commit, self._commit, self._commit, self._tick,
             self._tick, self._keep_house, self._arm,
         ]  # fmt: skip
-        for _ in range(steps):
-            try:
-                self.random.choice(acts)()
-            except PowerLost:
-                self._crash()
-            except OSError as error:
-                self.engine.fail(error)
-                self._crash("kill")
-        self.check()
+        self.random.choice(acts)()
 
     # ── crashes ─────────────────────────────────────────────────────────────────────────
 
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.5)
 
-    def _crash(self, *ways: str) -> None:
+    def crash(self, *ways: str) -> None:
         self.crashes += 1
         ways = ways or ("torn", "torn", "drop", "keep")
         fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
@@ -255,7 +251,7 @@ class HeldScript:
     def check(self) -> None:
         """Crash once more; then let all time pass."""
         self.disk.countdown = -1
-        self._crash()
+        self.crash()
         self.disk.countdown = -1
         seen = self._visible()
         ends = [due for due in self.due.values() if due]

@@ -22,12 +22,13 @@ from tests.simulation.power import (
     arm,
     drop_files,
     fail_and_recover,
+    play,
     prepare_segment,
     try_crashes,
     when_kept,
     write_snapshot,
 )
-from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
+from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import body_of, filter_key, make_frame
 
 KEYS = (filter_key("a"), filter_key("b"))
@@ -94,17 +95,9 @@ class MovingScript:
         self.group = opened.result().group
 
     def run(self, steps: int) -> None:
-        for _ in range(steps):
-            try:
-                self._step()
-            except PowerLost:
-                self._crash()
-            except OSError as error:
-                self.engine.fail(error)
-                self._crash("kill")
-        self.check()
+        play(self, steps)
 
-    def _step(self) -> None:
+    def step(self) -> None:
         act = self.random.choice(
             [self._send, self._send, self._consume, self._consume, self._commit, self._commit,
              self._commit, self._tick, self._tick, self._snapshot, self._snapshot, self._arm,
@@ -115,7 +108,7 @@ class MovingScript:
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.4)
 
-    def _crash(self, *ways: str) -> None:
+    def crash(self, *ways: str) -> None:
         self.crashes += 1
         ways = ways or ("torn", "torn", "torn", "drop", "keep")
         fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settle)
@@ -243,7 +236,7 @@ class MovingScript:
     def check(self) -> None:
         """Crash once more, then look at everything."""
         self.disk.countdown = -1
-        self._crash()
+        self.crash()
         self.disk.countdown = -1
         while self.engine.has_writes:
             self.writer.drain()

@@ -24,11 +24,12 @@ from tests.simulation.power import (
     Writer,
     arm,
     fail_and_recover,
+    play,
     try_crashes,
     when_kept,
     write_snapshot,
 )
-from tests.simulation.simulated_disk import PowerLost, SimulatedDisk
+from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import body_of, make_frame
 
 KEY = queue_key("", QueueKind.AMQP, "//q", 7)
@@ -102,24 +103,19 @@ class PolicyScript:
         self._make_queue()
 
     def run(self, steps: int) -> None:
+        play(self, steps)
+
+    def step(self) -> None:
         acts = [self._send, self._send, self._consume, self._consume, self._commit, self._commit,
                 self._tick, self._letters, self._snapshot, self._arm]  # fmt: skip
-        for _ in range(steps):
-            try:
-                self.random.choice(acts)()
-                if self.random.random() < 0.01:
-                    self._make_anew()
-            except PowerLost:
-                self._crash()
-            except OSError as error:
-                self.engine.fail(error)
-                self._crash("kill")
-        self.check()
+        self.random.choice(acts)()
+        if self.random.random() < 0.01:
+            self._make_anew()
 
     def _arm(self) -> None:
         arm(self.disk, self.random, 0.4)
 
-    def _crash(self, *ways: str) -> None:
+    def crash(self, *ways: str) -> None:
         self.crashes += 1
         ways = ways or ("torn", "torn", "drop", "keep")
         fail_and_recover(self.disk, self.random, ways, start=self._start, settle=self._settled)
@@ -206,7 +202,7 @@ class PolicyScript:
 
     def check(self) -> None:
         self.disk.countdown = -1
-        self._crash()
+        self.crash()
         while self.engine.has_writes:
             self.writer.drain()
             self.engine.enforce(self.now)

@@ -54,6 +54,33 @@ class Story(Protocol):
         ...
 
 
+class Play(Story, Protocol):
+    """A story that goes step by step."""
+
+    engine: Engine
+
+    def step(self) -> None:
+        """Whatever chance chooses. Raises PowerLost or OSError."""
+        ...
+
+    def crash(self, *ways: str) -> None:
+        """Come up with what the disk has then, by one of *ways*."""
+        ...
+
+
+def play(script: Play, steps: int) -> None:
+    """Power that fails and a disk that refuses are crashes; judged at the end."""
+    for _ in range(steps):
+        try:
+            script.step()
+        except PowerLost:
+            script.crash()
+        except OSError as error:
+            script.engine.fail(error)
+            script.crash("kill")
+    script.check()
+
+
 def try_crashes(story: Story, seed: int, part: float) -> Callable[[str, str, bytes], None]:
     """
     For ``disk.before``: at that *part* of all operations a twin of *story* crashes and is judged,
