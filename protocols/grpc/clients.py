@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocols.addresses import host_of
 from protocols.canonical import Call, Identity
 from protocols.grpc.context import CLIENT_LANGUAGE, CLIENT_VERSION, Rpc
 from protocols.grpc.v2.service_pb2 import TelemetryCommand
@@ -67,7 +68,7 @@ class ClientTable:
     def get(self, identity: Identity, rpc: Rpc, *, tenant: str, now: float) -> Client:
         """The client of a request, made on its first one."""
         client_id, peer = rpc.client_id, rpc.peer
-        host = peer.rpartition(":")[0]  # SDKs open several connections: the port says nothing
+        host = host_of(peer)  # SDKs open several connections: the port says nothing
         key = (client_id, identity.name, tenant, host)
         client = self._clients.get(key)
         if client is None or client.call.identity != identity:
