@@ -8,12 +8,16 @@ import pytest
 
 HEAP_BYTES = 64 << 20
 PROGRAM = """
-from protocols.daemon.lifecycle import tune_memory, use_large_pages
+import threading
+from protocols.daemon.lifecycle import LARGE_PAGES, tune_memory, use_large_pages
 tune_memory()
 use_large_pages({heap_bytes})
-kept = [bytes(1 << 20) for _ in range(8)]
+for thread in threading.enumerate():
+    if thread.name == LARGE_PAGES:
+        thread.join()
 with open("/proc/self/smaps") as maps:
-    print(maps.read().partition("[heap]")[2].partition("VmFlags:")[2].partition("\\n")[0])
+    heap = maps.read().partition("[heap]")[2].partition("VmFlags:")
+print(heap[0].partition("AnonHugePages:")[2].split()[0], heap[2].partition("\\n")[0])
 """
 
 LATER = """
@@ -31,13 +35,16 @@ print(counts[0], kib("AnonHuge"), kib("Rss") - before)
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has no large pages"
 )
-def test_the_heap_asks_for_large_pages() -> None:
+def test_the_heap_lies_in_large_pages() -> None:
     """In a process of its own: what is asked cannot be taken back."""
     program = PROGRAM.format(heap_bytes=HEAP_BYTES)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "hg" in done.stdout.split(), done.stderr
+    taken_kib, *flags = done.stdout.split()
+    assert "hg" in flags, done.stderr
+    taken = int(taken_kib) << 10
+    assert taken >= HEAP_BYTES * 3 // 4 or taken == 0  # by a system older than Linux 5.14
 
 
 @pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="not Linux")
