@@ -4,6 +4,7 @@ One channel without I/O: delivery tags, publisher confirms, prefetch, transactio
 Source: AMQP 0-9-1 class basic, tx; confirms as in RabbitMQ's extension.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
@@ -92,25 +93,19 @@ class Unsettled:
         """
         Remove and return what an ack, nack or reject names, in tag order.
 
-        Raises AmqpFault 406: a tag that is not outstanding (0 with *is_multiple* is all).
+        Raises AmqpFault 406: a tag that is not outstanding (0 with *is_multiple* is all). As at
+        RabbitMQ that holds with *is_multiple* too: nothing before a settled tag is settled by it.
         """
         by_tag = self.by_tag
-        if not is_multiple:
-            entry = by_tag.pop(tag, None)
-            if entry is None:
-                raise _unknown_tag(tag, method)
-            return [_entry(tag, entry)]
-        if tag == 0:
+        if is_multiple and tag == 0:
             return self.take_all()
-        if tag not in by_tag and not 0 < tag < self.next_tag:
+        entry = by_tag.get(tag)
+        if entry is None:
             raise _unknown_tag(tag, method)
-        tags = []
-        for outstanding in by_tag:
-            if outstanding > tag:
-                break
-            tags.append(outstanding)
-        if not tags:
-            raise _unknown_tag(tag, method)
+        if not is_multiple:
+            del by_tag[tag]
+            return [_entry(tag, entry)]
+        tags = list(itertools.takewhile(tag.__ge__, by_tag))
         return [_entry(number, by_tag.pop(number)) for number in tags]
 
     def take_all(self) -> list[Unacked]:

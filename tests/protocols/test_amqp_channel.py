@@ -45,11 +45,14 @@ def test_unknown_tags_are_406(tag: int, is_multiple: bool) -> None:
         settle(unsettled, tag, is_multiple=is_multiple)
 
 
-def test_multiple_up_to_a_tag_that_is_settled_takes_what_is_before_it() -> None:
+def test_multiple_up_to_a_tag_that_is_settled_settles_nothing() -> None:
+    """As RabbitMQ 3.10 answers."""
     unsettled = outstanding(3)
     settle(unsettled, 2)
-    assert settle(unsettled, 2, is_multiple=True) == [1]
-    assert list(unsettled.by_tag) == [3]
+    with pytest.raises(AmqpFault, match="unknown delivery tag 2"):
+        settle(unsettled, 2, is_multiple=True)
+    assert list(unsettled.by_tag) == [1, 3]
+    assert settle(unsettled, 3, is_multiple=True) == [1, 3]
 
 
 def test_acks_run_together() -> None:

@@ -69,6 +69,7 @@ SCRIPTS: tuple[Callable[[Client], Seen], ...] = (
     refusals.refusals,
     refusals.exchanges_refused,
     refusals.methods_refused,
+    refusals.settled_tags,
     refusals.more_unlike_declarations,
     refusals.large_arguments,
 )

@@ -11,6 +11,8 @@ from tests.interop.amqp_parity.client import (
     Client,
     Properties,
     Seen,
+    drain,
+    publish,
 )
 
 
@@ -188,6 +190,41 @@ def methods_refused(client: Client) -> Seen:
         one = Properties(expiration=text)
         acts.append(lambda c, one=one: c.basic_publish("", "x", b"", one))
     return [client.fault(act) for act in acts]
+
+
+def settled_tags(client: Client) -> Seen:
+    """Multiple settles nothing up to a tag that is settled; also within a transaction."""
+    acts: list[tuple[int, Callable[[BlockingChannel], object]]] = [  # with how many are left
+        (2, lambda c: (c.basic_ack(2), c.basic_ack(2, multiple=True))),
+        (2, lambda c: (c.basic_ack(3), c.basic_nack(3, multiple=True, requeue=False))),
+        (1, lambda c: (c.basic_ack(2, multiple=True), c.basic_reject(2))),
+        (2, lambda c: (c.basic_ack(3), c.basic_ack(4, multiple=True))),
+        (0, lambda c: (c.basic_ack(0, multiple=True), c.basic_ack(0, multiple=True))),
+        (3, lambda c: (c.tx_select(), c.basic_ack(2), c.basic_ack(2, multiple=True))),
+        (2, lambda c: (c.tx_select(), c.basic_ack(2), c.tx_commit(), c.basic_ack(2, True))),
+        (
+            2,
+            lambda c: (
+                c.tx_select(),
+                c.basic_ack(2),
+                c.tx_rollback(),
+                c.basic_ack(2),
+                c.tx_commit(),
+            ),
+        ),
+    ]
+    channel = client.channel()
+    seen = []
+    for left, act in acts:
+        queue = client.declare(channel, "settled")
+        publish(channel, queue, b"0", b"1", b"2")
+        fault = client.fault(
+            lambda c, act=act: ([c.basic_get("settled") for _ in range(3)], act(c))
+        )
+        if client.connections[-1].is_open:
+            client.connections[-1].close()
+        seen.append((fault, client.wait_count(queue, left), drain(channel, queue)))
+    return seen
 
 
 def more_unlike_declarations(client: Client) -> Seen:
