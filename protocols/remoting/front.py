@@ -44,7 +44,7 @@ class Front:
         self.tasks = Tasks(f"remoting/{listener}")
         self.members = Members(services.directory, self._group_changed)
         self.batch_topics = BatchTopics()
-        self.numbering = Numbering()
+        self.numbering = Numbering(services.directory, services.topics)
         self.sessions: dict[Peer, Session] = {}
         self._made: set[str] = set()
         self._missing: dict[str, float] = {}

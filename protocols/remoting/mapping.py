@@ -143,10 +143,19 @@ class Heads:
             )
         return head
 
-    def fit(self, messages: Sequence[Message], info: TopicInfo) -> list[Message]:
-        """To a topic that was just made: its client took the template's queues, which it may not
-        have."""
-        known = {(broker, queue_id) for broker, queue_id, _ in info.queues}
+    def fit(
+        self, messages: Sequence[Message], info: TopicInfo, *, is_numbered: bool
+    ) -> list[Message]:
+        """
+        To a topic that was just made: its client took the template's queues, which it may not
+        have. Numbered queues keep their numbers when they take nothing or are gone.
+        """
+        needed = Permission.WRITE if is_numbered else 0
+        known = {
+            (broker, queue_id)
+            for broker, queue_id, permission in info.queues
+            if permission & needed == needed
+        }
         return [
             message
             if (message.head.broker, message.head.message_queue_id) in known

@@ -178,7 +178,7 @@ async def _queue(session: "Session", call: Call, topic: str, broker: str, queue_
     info = await session.host.topic(call, topic)
     if info is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic")
-    places = session.host.numbering.places(info)
+    places = await session.host.numbering.places(info)
     if 0 <= queue_id < len(places):
         return Queue(topic, *places[queue_id])
     raise Refused(Code.ILLEGAL_OFFSET, topic, f"it has no queue {queue_id}")

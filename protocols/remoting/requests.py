@@ -63,10 +63,10 @@ async def route(session: "Session", call: Call, command: RemotingCommand) -> Rem
         return command.answer(0, {}, encode_route(_template_route(session.address)))
     info = await session.host.topic(call, topic)
     if info is not None:
-        numbered = session.host.numbering.route(info, session.address)
-        if numbered is None or not names_no_broker(command):
-            numbered = route_of(info, session.address)
-        return command.answer(0, {}, encode_route(numbered))
+        numbered: RouteData | None = None
+        if names_no_broker(command):
+            numbered = await session.host.numbering.route(info, session.address)
+        return command.answer(0, {}, encode_route(numbered or route_of(info, session.address)))
     if topic == TEMPLATE:
         return command.answer(0, {}, encode_route(_template_route(session.address)))
     return command.answer(

@@ -431,7 +431,9 @@ class Session:
         if info is None:
             self._refuse(command, Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic"))
             return
-        self._post(command, call, self._heads.fit(messages, info), is_first=False)
+        is_numbered = names_no_broker(command)
+        fitting = self._heads.fit(messages, info, is_numbered=is_numbered)
+        self._post(command, call, fitting, is_first=False)
 
     # ── end ─────────────────────────────────────────────────────────────────────────────
 
