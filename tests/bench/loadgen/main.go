@@ -10,8 +10,8 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"math"
 	"os"
+	"os/signal"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -40,13 +40,19 @@ const sampleMax = 1 << 16
 type latencies struct {
 	seen    int
 	samples []int64
+	ended   []int64 // of the first samples, if noteEnds
 }
+
+var noteEnds bool
 
 func (l *latencies) add(ns int64) {
 	l.seen++
 	if len(l.samples) < sampleMax {
 		l.samples = append(l.samples, ns)
-	} else if i := (l.seen * 2654435761) & (1<<32 - 1) % l.seen; i < sampleMax {
+		if noteEnds {
+			l.ended = append(l.ended, time.Now().UnixMicro())
+		}
+	} else if i := (l.seen * 2654435761) & (1<<32 - 1) % l.seen; i < sampleMax && !noteEnds {
 		l.samples[i] = ns
 	}
 }
@@ -64,13 +70,13 @@ func quantiles(all []*latencies) map[string]float64 {
 	return map[string]float64{"p50": at(.5), "p90": at(.9), "p99": at(.99), "max": at(1), "mean": mean(merged)}
 }
 
-// histogram counts samples by the bucket that they fall in, so that runs can be taken together:
-// bucket i begins at 1.01 to the i-th nanoseconds.
-func histogram(all []*latencies) map[int]int {
-	found := map[int]int{}
+// each lists the samples with the time of day at which they ended, both in microseconds: turns of
+// something else can be told apart afterwards.
+func each(all []*latencies) [][2]int64 {
+	found := [][2]int64{}
 	for _, l := range all {
-		for _, ns := range l.samples {
-			found[int(math.Log(float64(max(ns, 1)))/math.Log(1.01))]++
+		for i, ended := range l.ended {
+			found = append(found, [2]int64{ended, l.samples[i] / 1e3})
 		}
 	}
 	return found
@@ -102,19 +108,27 @@ func measure(o options, count *atomic.Int64, lat []*latencies) {
 	time.Sleep(time.Duration(o.warm * float64(time.Second)))
 	fmt.Println("measuring")
 	cpu, n, t := ownCPU(), count.Load(), time.Now()
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt) // enough, tell what there is
 	phase.Store(1)
 	select {
 	case <-time.After(time.Duration(o.secs * float64(time.Second))):
 	case <-usedUp:
+	case <-interrupted:
 	}
 	n, dt := count.Load()-n, time.Since(t).Seconds()
 	cpu = ownCPU() - cpu
 	phase.Store(2)
 	fmt.Println("measured")
-	line, _ := json.Marshal(map[string]any{
+	result := map[string]any{
 		"messages": n, "seconds": dt, "rate": float64(n) / dt,
-		"latency_us": quantiles(lat), "histogram": histogram(lat), "gen_cpu_pct": cpu / dt * 100,
-	})
+		"gen_cpu_pct": cpu / dt * 100,
+	}
+	if noteEnds {
+		result["each_us"] = each(lat)
+	}
+	result["latency_us"] = quantiles(lat)
+	line, _ := json.Marshal(result)
 	fmt.Println(string(line))
 }
 
@@ -157,6 +171,7 @@ func main() {
 	f.Float64Var(&o.secs, "secs", 3, "seconds measured")
 	f.BoolVar(&o.first, "first", false, "topics: publish once to each; else once before measuring, then again and again")
 	f.Float64Var(&o.warm, "warm", 1, "seconds before that")
+	f.BoolVar(&noteEnds, "each", false, "rsend: tell when each send ended, of the first 65,536")
 	f.Parse(os.Args[2:])
 	switch os.Args[1] {
 	case "pub":
