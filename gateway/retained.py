@@ -27,10 +27,11 @@ def retained_queues(cluster: ClusterClient, tenant: str, head: Head) -> list[Que
     """
     Where a retained publish goes, besides its topic.
 
-    One store by the address. A value that is cleared may also be at a store that the address had
-    before stores came or went: all that are up forget it.
+    One store by the address, none that is being emptied. A value that is cleared may also be at a
+    store that the address had before stores came or went: all that are up forget it.
     """
-    home = rendezvous(f"{tenant}\x00{head.subject}", cluster.routes.brokers)
+    names = cluster.open_stores(cluster.routes.brokers)
+    home = rendezvous(f"{tenant}\x00{head.subject}", names)
     stores = [home]
     if head.clears_retained:
         stores += [link.broker for link in cluster.up_links() if link.broker != home]

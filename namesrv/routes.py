@@ -28,6 +28,8 @@ class Routes:
         self.brokers: dict[str, BrokerData] = {}
         self.changes = ChangeLog()
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._wiped: set[str] = set()
+        """Brokers whose write permission a tool has taken, for as long as they are registered."""
 
     # ── brokers ─────────────────────────────────────────────────────────────────────────
 
@@ -73,6 +75,7 @@ class Routes:
         self.changes.touch_brokers()
         if not broker.broker_addrs:
             del self.brokers[name]
+            self._wiped.discard(name)
             self.drop_topics(name, ())
         return True
 
@@ -87,7 +90,7 @@ class Routes:
         """Set the queues that broker *name* has of these topics."""
         for topic, config in table.items():
             permission = config.perm
-            if broker_id != MASTER_ID:  # an acting master takes no sends
+            if broker_id != MASTER_ID or name in self._wiped:  # an acting master takes no sends
                 permission &= ~Permission.WRITE
             queues = QueueData(
                 broker_name=name,
@@ -125,7 +128,16 @@ class Routes:
                 self._drop(topic, name)
 
     def change_write_permission(self, name: str, is_allowed: bool) -> int:
-        """Set or clear the write bit of all queues of broker *name*; how many topics."""
+        """
+        Set or clear the write bit of all queues of broker *name*; how many topics.
+
+        What is cleared stays so for topics that come later: a broker that is to be emptied fills
+        again otherwise (at Apache's name server, with each topic that is made there).
+        """
+        if name in self.brokers and not is_allowed:
+            self._wiped.add(name)
+        else:
+            self._wiped.discard(name)
         count = 0
         for topic, queues in self._topics.items():
             queue = queues.get(name)

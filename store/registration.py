@@ -19,13 +19,14 @@ from protocols.daemon.config import ClusterAuth
 from protocols.errors import Refused
 from protocols.remoting import bodies
 from protocols.remoting.client import RemotingClient
-from protocols.remoting.codes import RequestCode, ResponseCode
+from protocols.remoting.codes import Permission, RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.discovery import CHANGES_SINCE, DROPPED_TOPICS, TAKES_CHANGES
 from protocols.remoting.signing import sign
 from protocols.tasks import Tasks
 from store.answers import TopicConfig
 from store.handlers.context import Context
+from store.handlers.system_topics import READ_WRITE
 from store.handlers.topic_bodies import table_version, topic_body
 from store.telling import Telling
 
@@ -263,7 +264,7 @@ class Registration:
             fields["isFullTable"] = "true"
         else:
             old = told.topics
-            changed = {name: item for name, item in topics.items() if old.get(name) is not item}
+            changed = {name: item for name, item in topics.items() if _is_other(old, item)}
             fields[CHANGES_SINCE] = f"{told.version.timestamp}:{told.version.counter}"
             fields[DROPPED_TOPICS] = ",".join(gone)
         table = {name: topic_body(item) for name, item in changed.items()}
@@ -273,9 +274,23 @@ class Registration:
 
 
 def current_topics(context: Context) -> tuple[Topics, bodies.DataVersion]:
-    """All topics and the version of their table."""
+    """
+    All topics and the version of their table.
+
+    What the store as a whole does not permit no topic does: producers and gateways go by routes
+    (``BrokerController.registerBrokerAll``).
+    """
     topics = {**context.system_topics, **context.engine.catalog.topics}
+    allowed = context.config.permission
+    if allowed & READ_WRITE != READ_WRITE:
+        kept = allowed | Permission.INHERIT
+        topics = {name: item._replace(perm=item.perm & kept) for name, item in topics.items()}
     return topics, table_version(context)
+
+
+def _is_other(old: Topics, topic: TopicConfig) -> bool:
+    known = old.get(topic.name)
+    return known is not topic and known != topic
 
 
 def register_body(

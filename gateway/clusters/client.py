@@ -7,7 +7,7 @@ particular to a kind of broker hides behind the link.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from gateway.clusters.batches import Run
@@ -143,6 +143,11 @@ class ClusterClient:
         """Stores that take traffic now, by name."""
         return [link for _, link in sorted(self.links.items()) if link.state is LinkState.UP]
 
+    def open_stores(self, brokers: Iterable[str]) -> list[str]:
+        """Those of *brokers* that are not being emptied; all, when each of them is."""
+        names = list(brokers)
+        return [name for name in names if self.routes.takes_messages(name)] or names
+
     def link(self, broker: str) -> RunningLink:
         """The link to a store that takes traffic, or will in a moment. Raises Refused."""
         link = self.links.get(broker)
@@ -156,18 +161,19 @@ class ClusterClient:
 
     def place(self, key: str) -> str:
         """The store that a new pinned queue of this key goes to. Raises Refused."""
-        broker = rendezvous(key, (link.broker for link in self.up_links()))
+        broker = rendezvous(key, self.open_stores(link.broker for link in self.up_links()))
         if not broker:
             raise Refused(Code.HA_NOT_AVAILABLE, self.name, "no store of the cluster is up")
         return broker
 
     async def create_topic(self, topic: str, queue_count: int) -> TopicRoute:
         """
-        On every store that is up; one that has it keeps it as it is.
+        On every store that is up and not being emptied; one that has it keeps it as it is.
 
         Raises Refused if none is up, or all refuse.
         """
-        links = self.up_links()
+        open_stores = self.open_stores(link.broker for link in self.up_links())
+        links = [link for link in self.up_links() if link.broker in open_stores]
         if not links:
             raise Refused(Code.HA_NOT_AVAILABLE, topic, "no store of the cluster is up")
         results = await asyncio.gather(

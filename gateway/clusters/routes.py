@@ -120,6 +120,16 @@ class RouteCache:
         found = self._sources.get(broker)
         return found.broker.zone if found is not None else ""
 
+    def takes_messages(self, broker: str) -> bool:
+        """
+        False: its write permission was taken, it is to be emptied.
+
+        Told by the topic that has the broker's name, which every broker has.
+        """
+        source = self._sources.get(broker)
+        entry = entry_of(source.tables, broker) if source is not None else None
+        return entry is None or bool(entry.permission & Permission.WRITE)
+
     def exists(self, topic: str) -> bool:
         return self.find(topic) is not None or any(
             topic in watch.view.names for watch in self.watches

@@ -128,6 +128,7 @@ def changed(config: StoreConfig, changes: Mapping[str, str]) -> StoreConfig:
 def use_config(context: Context, config: StoreConfig) -> None:
     """From now on; the topic that others are made from follows."""
     context.config = config
+    context.config_changes += 1
     context.system_topics = system_topics(config)
     context.topics_changed()
 

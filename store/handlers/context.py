@@ -66,6 +66,9 @@ class Context:
     topics_changed: Callable[[], None] = lambda: None
     """Tells the name servers of another topic table."""
 
+    config_changes: int = 0
+    """Changes of the configuration since the start: some of it shows in the topic table."""
+
     when_routed: Callable[[Callable[[], object]], None] = call_now
     """Calls what it gets when the name servers know the topics as they are, or are slow."""
 

@@ -30,5 +30,6 @@ def topic_table(context: Context) -> bodies.TopicConfigWrapper:
 def table_version(context: Context) -> bodies.DataVersion:
     """Rises with every change, and with every start of the store."""
     return bodies.DataVersion(
-        timestamp=context.started.wall_ms, counter=context.engine.catalog.topics_version
+        timestamp=context.started.wall_ms,
+        counter=context.engine.catalog.topics_version + context.config_changes,
     )

@@ -183,6 +183,28 @@ def test_write_permission() -> None:
     assert names.routes.change_write_permission("unknown", True) == 0
 
 
+def test_a_wiped_broker_is_wiped_for_later_topics_until_it_has_gone() -> None:
+    """One that is to be emptied would fill again with every topic that is made there."""
+    names = registry()
+    names.register(registration(), ONE, 0.0)
+    names.routes.change_write_permission("b", False)
+    later = registration(
+        topics={"T": TopicConfig(topic_name="T"), "L": TopicConfig(topic_name="L")},
+        data_version=DataVersion(counter=5),
+    )
+    assert names.register(later, ONE, 0.1).is_table_taken
+    assert {_permission(names, topic) for topic in ("T", "L")} == {4}
+    names.unregister("c", "b", "127.0.0.1:1")
+    names.register(registration(), ONE, 0.2)
+    assert _permission(names, "T") == 6
+
+
+def _permission(names: Registry, topic: str) -> int:
+    route = names.routes.find(topic)
+    assert route is not None
+    return route.queue_datas[0].perm
+
+
 def test_topics_have_a_limit() -> None:
     names = Registry(lost_s_max=1.0, topics_max=2)
     names.register(registration(), ONE, 0.0)
