@@ -33,7 +33,13 @@ from protocols.canonical import (
     StoredMessage,
     told_ms,
 )
-from protocols.stored_names import ESCAPED_PREFIX, USER_PREFIX, is_system, number_of
+from protocols.stored_names import (
+    ESCAPED_PREFIX,
+    EVENT_PREFIX,
+    USER_PREFIX,
+    is_system,
+    number_of,
+)
 
 NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 
@@ -57,6 +63,19 @@ CLOUDEVENTS_PREFIX: Final = "ce-"
 
 CLOUDEVENTS_PREFIXES: Final = (CLOUDEVENTS_PREFIX, "cloudEvents:", "cloudEvents_")
 """Read too: the prefixes of the CloudEvents AMQP binding 1.0.2, section 3.1.3."""
+
+EVENT_CONTENT_TYPE: Final = EVENT_PREFIX + "contenttype"
+"""The media type of an event's data, where the CloudEvents Java SDK reads it: content-type here."""
+
+NO_DATA: Final = b"\x00"
+"""The body of a stored event without data: RocketMQ takes no empty one."""
+
+REPLY_TO_HEADER: Final = "x-reply-to-topic"
+"""The key of ``amq.topic`` that an answer goes to: MQTT's response topic in RabbitMQ from 3.13 on
+(``mc_mqtt``). Here reply-to is one too; where both are given this one counts."""
+
+CORRELATION_HEADER: Final = "x-correlation-id"
+"""There too: correlation data that is too long for the property."""
 
 MQTT_TAG: Final = "mqtt_proxy"
 """Tag of everything that came by MQTT: no news to anyone."""
@@ -211,20 +230,32 @@ def _expiration_ms(text: str) -> int:
 
 def _text_properties(properties: BasicProperties) -> Properties:
     """What other protocols read."""
+    headers = dict(properties.headers or {})
     fixed = (
         (CONTENT_TYPE, properties.content_type),
         (CONTENT_ENCODING, properties.content_encoding),
-        (REPLY_TO, properties.reply_to),
-        (CORRELATION_ID, properties.correlation_id),
+        (REPLY_TO, subject_of(_take(headers, REPLY_TO_HEADER) or properties.reply_to)),
+        (CORRELATION_ID, properties.correlation_id or _take(headers, CORRELATION_HEADER)),
     )
     pairs = [pair for pair in fixed if _is_storable(pair[1])]
-    for name, field in (properties.headers or {}).items():
+    for name, field in headers.items():
         if name in ("CC", "BCC"):
             continue
         value = _text_of(field)
         if value is not None:
             pairs.append(_stored_pair(name, value))
+    if properties.content_type and any(name == "CE_specversion" for name, _ in pairs):
+        pairs.append((EVENT_CONTENT_TYPE, properties.content_type))
     return tuple(pairs)
+
+
+def _take(headers: Table, name: str) -> str:
+    """The text of a header that says what no other protocol has a property of this name for."""
+    field = headers.get(name)
+    if field is None or not isinstance(field.value, str):
+        return ""
+    del headers[name]
+    return field.value
 
 
 def _text_of(field: Field) -> str | None:
@@ -284,6 +315,8 @@ def content_of(message: StoredMessage) -> Content:
         block = EMPTY
     else:
         block = foreign_block(message)
+        if body == NO_DATA and "CE_specversion" in stored:
+            body = b""
     # the default exchange leaves no property; what came by another protocol came by its address
     is_ours = stored.get("TG_PROTOCOL") in OURS
     exchange = stored.get(EXCHANGE, "" if is_ours else AMQ_TOPIC)
@@ -373,6 +406,12 @@ def foreign_block(message: StoredMessage) -> bytes:
     for name, value in message.property_pairs():
         if (pair := _header(name, value)) is not None:
             headers.setdefault(pair[0][:255], field_of(pair[1]))
+    reply_to = routing_key_of(stored.get(REPLY_TO, ""))
+    if reply_to:
+        headers.setdefault(REPLY_TO_HEADER, field_of(reply_to))
+    correlation_id = stored.get(CORRELATION_ID, "")
+    if not _short(correlation_id) and correlation_id:
+        headers.setdefault(CORRELATION_HEADER, field_of(correlation_id))
     priority = stored.get(PRIORITY, "")
     return encode_properties(
         BasicProperties(
@@ -381,8 +420,8 @@ def foreign_block(message: StoredMessage) -> bytes:
             headers=headers or None,
             delivery_mode=1 if stored.get("mqtt_qos") == "0" else 2,
             priority=min(number_of(priority), 255),
-            correlation_id=_short(stored.get(CORRELATION_ID, "")),
-            reply_to=_short(_reply_to(stored.get(REPLY_TO, ""), stored.get("TG_PROTOCOL", ""))),
+            correlation_id=_short(correlation_id),
+            reply_to=_short(reply_to),
             expiration=_remaining(stored.get(EXPIRES_AT, ""), message.store_ms),
             message_id=_short(message.message_id),
             timestamp=message.born_ms // 1000,
@@ -396,15 +435,10 @@ def _header(name: str, value: str) -> tuple[str, str] | None:
     if name.startswith(USER_PREFIX):
         return name[len(USER_PREFIX) :], value
     if name.startswith("CE_"):
-        return CLOUDEVENTS_PREFIX + name[3:], value
+        return (CLOUDEVENTS_PREFIX + name[3:], value) if name != EVENT_CONTENT_TYPE else None
     if name in ("TAGS", "KEYS"):
         return (name, value) if value != MQTT_TAG else None
     return None if is_system(name) else (name, value)
-
-
-def _reply_to(value: str, protocol: str) -> str:
-    """MQTT's response topic is an address: a key of ``amq.topic`` here."""
-    return routing_key_of(value) if protocol == "mqtt" else value
 
 
 def _remaining(expires_at: str, now_ms: int) -> str:

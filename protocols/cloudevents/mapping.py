@@ -13,7 +13,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from protocols.canonical import Head, Message, Properties, StoredMessage
-from protocols.cloudevents.modes import Event, parse_time_ms
+from protocols.cloudevents.modes import (
+    STRUCTURED,
+    BadEvent,
+    Event,
+    decode_structured,
+    parse_time_ms,
+)
 from protocols.stored_names import EVENT_PREFIX, USER_PREFIX, is_system, number_of
 
 PREFIX: Final = EVENT_PREFIX
@@ -32,6 +38,12 @@ INFLATED_BYTES_MAX: Final = 16 << 20
 
 MESSAGE_TYPE: Final = "tidegate.message"
 """``type`` of a message that was not published as an event."""
+
+EXTENSIONS: Final = {
+    "correlationid": "TG_CORRELATION_ID",
+    "replyto": "TG_REPLY_TO",
+}
+"""Extensions that other protocols have a field for: an event may ask and answer MQTT 5 clients."""
 
 _TAG_FORBIDDEN: Final = frozenset("| ")
 
@@ -66,6 +78,7 @@ def to_message(event: Event, topic: str, heads: Heads) -> Message:
     if event.content_type:
         pairs.append((CONTENT_TYPE, event.content_type))
         pairs.append(("TG_CONTENT_TYPE", event.content_type))
+    pairs += [(own, attributes[name]) for name, own in EXTENSIONS.items() if attributes.get(name)]
     identifier = attributes["id"]
     return Message(
         heads.get(topic, attributes),
@@ -87,6 +100,8 @@ def from_stored(message: StoredMessage) -> Event:
     properties = message.properties
     if properties.get("CE_specversion"):
         return _event_of(message)
+    if event := _structured(message):
+        return event
     attributes = {
         "specversion": "1.0",
         "id": message.message_id or f"{message.broker}-{message.log_position}",
@@ -99,6 +114,7 @@ def from_stored(message: StoredMessage) -> Event:
         attributes["partitionkey"] = key
     if expires := properties.get("TG_EXPIRES_AT"):
         attributes["expirytime"] = time_text(number_of(expires))
+    attributes |= _shared(properties)
     attributes |= _extensions(message.property_pairs(), attributes)
     return Event(
         attributes={name: value for name, value in attributes.items() if value},
@@ -107,12 +123,33 @@ def from_stored(message: StoredMessage) -> Event:
     )
 
 
+def _structured(message: StoredMessage) -> Event | None:
+    """The event that the body is, by AMQP's and MQTT's content type; None: it is none."""
+    content_type = message.properties.get("TG_CONTENT_TYPE", "")
+    if content_type.partition(";")[0].strip().lower() != STRUCTURED:
+        return None
+    try:
+        return decode_structured(body_of(message))
+    except BadEvent:
+        return None  # told as what it is: JSON
+
+
+def _shared(properties: Mapping[str, str]) -> dict[str, str]:
+    """Extensions for what other protocols have a field for."""
+    found = {name: properties.get(own, "") for name, own in EXTENSIONS.items()}
+    if (priority := number_of(properties.get("TG_PRIORITY", ""))) >= 0:
+        found["priority"] = str(priority)
+    return {name: value for name, value in found.items() if value}
+
+
 def _event_of(message: StoredMessage) -> Event:
     attributes = {
         name.removeprefix(PREFIX): value
         for name, value in message.property_pairs()
         if name.startswith(PREFIX) and name != CONTENT_TYPE
     }
+    for name, value in _shared(message.properties).items():
+        attributes.setdefault(name, value)
     content_type = message.properties.get(CONTENT_TYPE, "")
     body = body_of(message)
     return Event(

@@ -79,7 +79,7 @@ def _user_property(name: str, value: str) -> tuple[str, str] | None:
 
 def _stored_binary(data: bytes) -> str:
     try:
-        text = data.decode("ascii")
+        text = data.decode()
     except UnicodeDecodeError:
         text = ""
     if text.isprintable() and text and not text.startswith(BASE64_PREFIX):

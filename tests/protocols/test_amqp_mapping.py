@@ -183,7 +183,7 @@ def test_mqtt_messages_as_amqp() -> None:
     properties = decode_properties(content.properties)
     assert properties == BasicProperties(
         content_type="text/plain",
-        headers=table_of({"unit": "C", "KEYS": "own"}),
+        headers=table_of({"unit": "C", "KEYS": "own", "x-reply-to-topic": "answers.9"}),
         delivery_mode=1,
         correlation_id="c",
         reply_to="answers.9",
@@ -209,6 +209,38 @@ def test_cloud_events_as_amqp_and_back() -> None:
     assert stored_block(block, is_addressed=True).properties[1:] == (
         ("CE_id", "1"), ("CE_source", "s")
     )  # fmt: skip
+
+
+def test_where_answers_go() -> None:
+    """RabbitMQ's header for MQTT, else reply-to: a key of ``amq.topic`` here, an address there."""
+
+    def text_of(**names: Any) -> dict[str, str]:
+        block = encode_properties(BasicProperties(**names))
+        return dict(stored_block(block, is_addressed=True).properties[1:])
+
+    assert text_of(reply_to="a.b/c") == {"TG_REPLY_TO": "a/b.c"}
+    header = table_of({"x-reply-to-topic": "r.*", "x-correlation-id": "c" * 300})
+    assert text_of(reply_to="q", headers=header) == {
+        "TG_REPLY_TO": "r/%2B",
+        "TG_CORRELATION_ID": "c" * 300,
+    }
+    assert text_of(correlation_id="own", headers=header)["TG_CORRELATION_ID"] == "own"
+    message = stored((("TG_REPLY_TO", "r/s"), ("TG_CORRELATION_ID", "c" * 300)))
+    out = decode_properties(content_of(message).properties)
+    assert (out.reply_to, out.correlation_id) == ("r.s", "")
+    assert out.headers == table_of({"x-reply-to-topic": "r.s", "x-correlation-id": "c" * 300})
+
+
+def test_the_media_type_of_an_event_is_its_content_type() -> None:
+    """And no header; an event without data has an empty body."""
+    headers = {f"cloudEvents:{name}": "1.0" for name in ("specversion", "id", "source", "type")}
+    block = encode_properties(BasicProperties(content_type="a/b", headers=table_of(headers)))
+    pairs = dict(stored_block(block, is_addressed=True).properties)
+    assert pairs["CE_contenttype"] == pairs["TG_CONTENT_TYPE"] == "a/b"
+    content = content_of(stored((("CE_specversion", "1.0"), ("CE_contenttype", "a/b")), b"\x00"))
+    properties = decode_properties(content.properties)
+    assert properties.headers == table_of({"ce-specversion": "1.0"})
+    assert (properties.content_type, content.body) == ("a/b", b"")
 
 
 def test_remoting_messages_as_amqp() -> None:

@@ -216,6 +216,27 @@ def test_messages_of_other_protocols_are_events_too() -> None:
     assert (event.content_type, event.data) == ("text/plain", b"21.5")
 
 
+def test_a_structured_event_of_another_protocol_is_one() -> None:
+    """Its content type says so; a body that is none is told as a message."""
+    names = {"UNIQ_KEY": "AB", "TG_CONTENT_TYPE": "application/cloudevents+json; charset=utf-8"}
+    event = mapping.from_stored(stored(json.dumps(REQUIRED | {"data": [1]}).encode(), **names))
+    assert (event.attributes, event.data) == (REQUIRED, b"[1]")
+    for body in (b"{}", b"\xff"):
+        assert mapping.from_stored(stored(body, **names)).attributes["type"] == mapping.MESSAGE_TYPE
+
+
+def test_requests_and_answers_cross_over() -> None:
+    """Where an answer goes and what it answers are fields of MQTT 5 and AMQP, extensions here."""
+    event = structured(correlationid="c", replyto="r/t")
+    message = mapping.to_message(event, "up", mapping.Heads())
+    fields = {"TG_CORRELATION_ID": "c", "TG_REPLY_TO": "r/t"}
+    assert fields.items() <= dict(message.properties).items()
+    told = mapping.from_stored(stored(b"x", UNIQ_KEY="AB", TG_PRIORITY="7", **fields)).attributes
+    assert {"correlationid": "c", "replyto": "r/t", "priority": "7"}.items() <= told.items()
+    own = dict(message.properties) | {"TG_REPLY_TO": "other", "CE_priority": "1"}
+    assert mapping.from_stored(stored(b"x", **own)).attributes["replyto"] == "r/t"
+
+
 def test_compressed_bodies_are_inflated() -> None:
     """A remoting producer's zlib body is told plain; a wrong flag changes nothing."""
     assert mapping.from_stored(stored(zlib.compress(b"long"), sys_flag=1)).data == b"long"

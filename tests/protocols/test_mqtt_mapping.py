@@ -45,6 +45,13 @@ def test_properties_survive_the_store(users: list[tuple[str, str]], data: bytes)
     assert packet_properties(message.property_pairs()) == properties
 
 
+def test_correlation_data_is_text_where_it_is_some() -> None:
+    """Other protocols are told it as it was meant; the rest as base64."""
+    for data, text in ((b"c-1", "c-1"), ("kä".encode(), "kä"), (b"\x00\xff", "base64:AP8=")):
+        pairs = stored_properties(((int(Property.CORRELATION_DATA), data),))
+        assert pairs == (("TG_CORRELATION_ID", text),)
+
+
 def test_a_stored_value_is_found_without_parsing() -> None:
     """Only whole names count."""
     text = b"xTG_SUBJECT\x01no\x02TG_SUBJECT\x01a/b\x02K\x01TG_SUBJECT\x02"
