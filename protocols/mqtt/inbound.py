@@ -5,7 +5,8 @@ QoS 2 is exactly once over reconnects and gateways: a kept session's publish car
 (session, packet id), which every store that keeps a copy remembers until PUBREL has released it, or
 until it was refused at another. One that is away then would take the next message under this id for
 a repeat: before the client hears the session's record gets a new generation for the id, which
-makes another key of it.
+makes another key of it. A gateway that has lost the session to this one may still store what it had
+read: nothing is released before all gateways have seen the takeover.
 A session that ends with its connection can never send again, so its packet ids are known here.
 """
 
@@ -145,6 +146,12 @@ class Inbound:
         """PUBRECs behind one that waits until no store knows its packet id [MQTT-4.6.0-3]."""
 
         self._is_renewing = False
+        self._taken_at = opened.owned.version if opened.owned.is_cut else 0
+        """Directory's version at which another gateway lost the session; 0: none may serve it."""
+
+        self._behind: list[tuple[int, Callable[[], None]]] = []
+        """Ended exchanges, and what comes after, that wait until all have seen the takeover."""
+
         self.is_over = False
         """The connection lets its session go."""
 
@@ -349,9 +356,33 @@ class Inbound:
         if not key:
             then()
             return
+        if self._taken_at:
+            self._behind.append((packet_id, then))
+            if len(self._behind) == 1:
+                self._front.tasks.start(self._be_alone(), name="alone")
+            return
         since = self._posted.pop(packet_id, -1)
         done = partial(self._ended, packet_id, then)
         self._front.services.pipeline.release_once(self._opened.call, key, done, since=since)
+
+    async def _be_alone(self) -> None:
+        """
+        What the gateway that had the session stores late is a repeat, for as long as its key is
+        there: the key goes when that gateway has let go of the session, or is fenced.
+        """
+        while self._taken_at and not self.is_over:
+            try:
+                await self._front.services.directory.barrier(self._taken_at)
+            except Refused as error:
+                client_id = self._opened.call.client_id
+                logger.info("client %s: the end of QoS 2 waits: %s", client_id, error)
+                await asyncio.sleep(RELEASE_AGAIN_S)
+            else:
+                self._taken_at = 0
+        behind, self._behind = self._behind, []
+        if not self.is_over:
+            for packet_id, then in behind:
+                self._end(packet_id, then)
 
     def _ended(self, packet_id: int, then: Callable[[], None], is_everywhere: bool) -> None:
         if is_everywhere:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols.errors import Code
 from protocols.mqtt import inbound
 from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.packets import (
@@ -26,6 +27,7 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.properties import Property
 from protocols.mqtt.records import SessionRecord, decode_session, session_key
+from tests.support.core import call
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
@@ -167,6 +169,38 @@ async def test_qos_2_is_once_over_gateways(broker: FakeBroker) -> None:
                 assert [message.is_resend for message in services.pipeline.sent] == [True, False]
         assert [packet.payload for packet in await subscriber.publishes(2)] == [b"1", b"1"]
         assert await subscriber.is_silent()
+
+
+async def test_an_exchange_ends_when_the_gateway_that_had_the_session_knows(
+    broker: FakeBroker,
+) -> None:
+    """
+    It may stand still with the same publish unread: stored after the release of its key, that
+    would be a second one, and the next message under the packet id would be taken for it.
+    """
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with (
+        gateway(broker, "gw-1") as (first, at_1),
+        gateway(broker, "gw-2") as (services, at_2),
+        MqttClient(at_1, connect) as one,
+    ):
+        one.send(Publish("t", b"1", 2, packet_id=7))
+        assert await one.receive() == Pubrec(7)
+        gate = services.directory.barrier_gate = asyncio.Event()
+        async with MqttClient(at_2, connect) as two:
+            two.send(Publish("t", b"1", 2, dup=True, packet_id=7))
+            assert await two.receive() == Pubrec(7)
+            two.send(Pubrel(7), Pubrel(8))
+            assert await two.is_silent()
+            (again,) = services.pipeline.sent
+            (late,) = await first.pipeline.send(call(), [again])
+            assert (late.code, len(broker.log)) == (Code.OK, 1)
+            gate.set()
+            assert [await two.receive(), await two.receive()] == [Pubcomp(7), Pubcomp(8)]
+            two.send(Publish("t", b"2", 2, packet_id=7), Pubrel(7))
+            assert [await two.receive(), await two.receive()] == [Pubrec(7), Pubcomp(7)]
+            assert len(services.directory.barriers) == 1
+    assert [entry.message.body for entry in broker.log] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
