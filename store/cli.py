@@ -8,9 +8,6 @@ from protocols.errors import ConfigError
 from store.config import StoreConfig
 from store.inspection.cli import inspect, verify
 
-HEAP_BYTES = 128 << 20
-"""The recent blocks (``cache_bytes_max``), and as much for all else."""
-
 
 @click.group("store", invoke_without_command=True)
 @daemon_options
@@ -34,7 +31,7 @@ def command(context: click.Context, options: DaemonOptions) -> None:
         checked = checked.model_copy(update={"data": options.data})
 
     def build() -> Store:
-        use_large_pages(HEAP_BYTES)
+        use_large_pages(2 * checked.limits.cache_bytes_max)  # as much again for all else
         return Store(checked, auth=auth, is_alone=True)
 
     options.run(build)

@@ -46,6 +46,20 @@ class LimitsConfig(ConfigModel):
     connections_max: Count = Field(default=10_000, ge=1)
     """Open connections; one more is closed at once."""
 
+    cache_bytes_max: Bytes = Field(default=64 << 20, ge=1 << 20)
+    """Memory for what was stored last: readers that keep up are served from it. Taken at start,
+    with as much again for all else."""
+
+    index_cache_bytes_max: Bytes = Field(default=64 << 20, ge=1 << 20)
+    """Memory for the indexes of old segments, which readers of a backlog look into."""
+
+    relocated_bytes_max: Bytes = Field(default=64 << 20, ge=1 << 20)
+    """Memory for the index of old messages that outlived their segments (46 bytes each)."""
+
+    once_keys_max: Count = Field(default=200_000, ge=1000)
+    """Keys of sends that are stored once however often they come (MQTT's QoS 2, wills,
+    dead letters); of more than that the oldest are forgotten."""
+
     timers_max: Count = Field(default=20_000_000, ge=0)
     """Delayed messages that wait for their time; more are told SYSTEM_BUSY."""
 
