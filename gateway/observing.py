@@ -96,7 +96,7 @@ class Observer:
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         self.is_tracing = False
-        self._folder = folder
+        self._folder = folder.absolute()  # who asks for a trace has another working directory
         self._bytes_max = bytes_max
         self._traces: dict[str, _Trace] = {}
         self._slow: dict[tuple[str, str], Slow] = {}

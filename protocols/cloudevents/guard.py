@@ -6,6 +6,7 @@ What aiohttp leaves open: silent sockets, and a traceback for every malformed re
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -121,8 +122,21 @@ class NoTracebacks(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if error is None or _is_late_answer(error):
+            return error is None
         names = {kind.__name__ for kind in type(error).__mro__}
-        if error is None or not names.intersection(QUIET_ERRORS):
+        if not names.intersection(QUIET_ERRORS):
             return True
         self._count()
         return False
+
+
+def _is_late_answer(error: BaseException) -> bool:
+    """
+    A request was answered in the turn of the loop in which its listener, closing, gave it up.
+
+    aiohttp (3.14) then tells a future that is cancelled: ``RequestHandler.shutdown`` and the end
+    of ``_handle_request``. The answer has been sent, the connection is about to be closed.
+    """
+    frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, asyncio.InvalidStateError) and frames[-1:] == ["_handle_request"]

@@ -30,6 +30,17 @@ async def finished(observer: Observer) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_who_asks_is_told_where_the_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway's working directory is not that of the operator."""
+    monkeypatch.chdir(tmp_path)
+    observer = Observer(Path("traces"), bytes_max=10_000)
+    trace = await observer.start_trace("client", "c1", 60_000)
+    await observer.close()
+    assert Path(trace.file).parent == tmp_path / "traces"
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),
     [

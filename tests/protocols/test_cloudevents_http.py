@@ -11,10 +11,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from protocols.canonical import Call, Delivery
 from protocols.cloudevents.access import Access
 from protocols.cloudevents.adapter import CloudEventsAdapter
+from protocols.cloudevents.guard import NoTracebacks
 from protocols.errors import ConfigError
 from protocols.groups import PopRequest
 from tests.support.cloudevents_front import EVENT, Listener, post, until
@@ -184,6 +186,42 @@ async def test_malformed_request_has_no_traceback(
         writer.close()
     assert not [record for record in caplog.records if record.exc_info]
     assert listener.services.metrics.value("http_malformed") == 1
+
+
+async def test_an_answer_as_late_as_the_listeners_end_has_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """aiohttp tells a future of its own that its closing has cancelled; other faults are told."""
+    logger = logging.getLogger("tidegate.http.late")
+    logger.addFilter(NoTracebacks(lambda: None))
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+    protocols: list[web.RequestHandler[web.BaseRequest]] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        protocols.append(request.protocol)
+        asked.set()
+        await may_answer.wait()
+        return web.Response(text="late")
+
+    server = web.Server(answer, access_log=None, logger=logger)
+    listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
+        given_up = asyncio.get_running_loop().create_future()
+        given_up.cancel()
+        protocols[0]._handler_waiter = given_up
+        may_answer.set()
+        assert (await reader.read()).endswith(b"late")
+    writer.close()
+    listening.close()
+    assert not caplog.records
+    try:
+        given_up.set_result(None)
+    except asyncio.InvalidStateError:
+        logger.exception("ours")
+    assert [record.getMessage() for record in caplog.records] == ["ours"]
 
 
 # ── pull ────────────────────────────────────────────────────────────────────────────────
