@@ -146,9 +146,6 @@ class Inbound:
         """PUBRECs behind one that waits until no store knows its packet id [MQTT-4.6.0-3]."""
 
         self._is_renewing = False
-        self._taken_at = opened.owned.version if opened.owned.is_cut else 0
-        """Directory's version at which another gateway lost the session; 0: none may serve it."""
-
         self._behind: list[tuple[int, Callable[[], None]]] = []
         """Ended exchanges, and what comes after, that wait until all have seen the takeover."""
 
@@ -356,7 +353,7 @@ class Inbound:
         if not key:
             then()
             return
-        if self._taken_at:
+        if self._opened.owned.record.is_contested:
             self._behind.append((packet_id, then))
             if len(self._behind) == 1:
                 self._front.tasks.start(self._be_alone(), name="alone")
@@ -370,15 +367,15 @@ class Inbound:
         What the gateway that had the session stores late is a repeat, for as long as its key is
         there: the key goes when that gateway has let go of the session, or is fenced.
         """
-        while self._taken_at and not self.is_over:
+        opened = self._opened
+        while opened.owned.record.is_contested and not self.is_over:
             try:
-                await self._front.services.directory.barrier(self._taken_at)
+                await self._front.services.directory.barrier(opened.owned.version)
             except Refused as error:
-                client_id = self._opened.call.client_id
-                logger.info("client %s: the end of QoS 2 waits: %s", client_id, error)
+                logger.info("client %s: the end of QoS 2 waits: %s", opened.call.client_id, error)
                 await asyncio.sleep(RELEASE_AGAIN_S)
             else:
-                self._taken_at = 0
+                opened.uncontested()
         behind, self._behind = self._behind, []
         if not self.is_over:
             for packet_id, then in behind:

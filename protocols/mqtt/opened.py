@@ -120,6 +120,11 @@ class Opened:
             record = change(self.owned.record)
             self.owned = await self.front.sessions.save(self.owned, record)
 
+    def uncontested(self) -> None:
+        """No other gateway serves the session any more; the next write of the record says so."""
+        record = msgspec.structs.replace(self.owned.record, is_contested=False)
+        self.owned = self.owned._replace(record=record)
+
     @property
     def is_kept(self) -> bool:
         return self.owned.record.is_kept

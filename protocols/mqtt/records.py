@@ -180,6 +180,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     is_cut: bool = False
     """Its last connection ended with its gateway: nothing was put aside."""
 
+    is_contested: bool = False
+    """A gateway that had it may not have heard yet that it is another's now."""
+
     has_group: bool = False
     """It has subscribed once: its group may have something in flight, whatever it reads now."""
 

@@ -252,7 +252,8 @@ class Sessions:
         )
         record = self._new_record(opening, old, now_ms, is_present=is_present)
         if is_cut:
-            record = msgspec.structs.replace(record, next_id=id_after_cut(record))
+            next_id = id_after_cut(record)
+            record = msgspec.structs.replace(record, next_id=next_id, is_contested=True)
         if old is not None:
             owed = wills.taken_over(old, is_present=is_present, wall_ms=now_ms)
             record = msgspec.structs.replace(record, owed=owed)
@@ -299,6 +300,7 @@ class Sessions:
             generations=kept.generations if kept else (),
             next_id=kept.next_id if kept else 1,
             leftovers=kept.leftovers if kept else (),
+            is_contested=kept is not None and kept.is_contested,
             has_group=kept is not None and kept.has_group,
         )
 
