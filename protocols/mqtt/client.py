@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from protocols import clock
@@ -20,10 +21,12 @@ from protocols.exchanges import Proved
 from protocols.mqtt.agreeing import Agreed
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.events import (
+    NONE_WAITING,
     ORDERED,
     OVERRUN,
+    WAITING_EVENTS_MAX,
     Acked,
-    Early,
+    Behind,
     Event,
     Lost,
     Ordered,
@@ -67,12 +70,6 @@ from protocols.tasks import Signal
 
 logger = logging.getLogger("tidegate.mqtt")
 
-WAITING_EVENTS_MAX: Final = 16
-"""Events that may wait behind a SUBSCRIBE before the socket is not read."""
-
-NONE_WAITING: Final[deque["Ordered"]] = deque(maxlen=0)
-"""A deque has a kilobyte from the beginning; most clients never need one."""
-
 IDLE: Final = Signal(is_set=True)
 """Of all who wait for nothing."""
 
@@ -102,7 +99,6 @@ class Client:
         self._opening: asyncio.Task[None] | None = None
         self._receive_max = settings.receive_max
         self._is_busy = False
-        self._is_early = False
         self._is_congested = False
         self._is_gone = False
         self._is_taken = False
@@ -178,9 +174,6 @@ class Client:
         elsewhere = server_reference(self.front)
         self.end(Reason.SERVER_MOVED, "sent to another gateway", elsewhere)
 
-    def _kick(self) -> None:
-        self.end(Reason.ADMINISTRATIVE_ACTION, "kicked")
-
     def cut_off(self) -> None:
         self.driver.abort()
 
@@ -230,9 +223,10 @@ class Client:
             self._opening = self.front.tasks.start(self._open(event), name="open")
         elif isinstance(event, Auth):
             self._proof().received(event)
-        elif isinstance(event, Early):
-            self._is_early = True
+        elif isinstance(event, Behind):
             self._set_reading()
+            if self.opened is not None:
+                asyncio.get_running_loop().call_soon(self._next_turn)
         elif isinstance(event, Overrun):
             self.front.tasks.start(self._end_overrun(), name="overrun")
         elif self.opened is not None:
@@ -308,9 +302,6 @@ class Client:
             else:
                 await self._open_in_turn(caller, proved)
         finally:
-            if self._is_early:
-                self._is_early = False
-                self._set_reading()
             if self.opened is None:
                 self._tell_left()
             self._opening = None
@@ -334,8 +325,9 @@ class Client:
             self.opened.holder = self
             if self._is_taken or self.connection.is_closing:
                 self._leave()
-            elif self._is_gone:
-                self._hear_out(agreed)
+            elif self._is_gone:  # what it sent behind CONNECT counts, its DISCONNECT too
+                accept(self.front, self.connection, agreed)
+                self.read_behind()
             else:
                 self._welcome(connect, agreed)
         except Refused as error:
@@ -351,17 +343,17 @@ class Client:
 
     def _refused(self, connect: Connect, text: str = "") -> None:
         reason = text or (self.connection.refused or Reason.UNSPECIFIED_ERROR).name
-        observer = self.front.services.observer
-        trace_refusal(observer, connect.client_id, self.driver.peer, "connect", reason)
+        observer, peer = self.front.services.observer, self.driver.peer
+        trace_refusal(observer, connect.client_id, peer, "connect", reason)
         self.driver.flush()
 
     def _welcome(self, connect: Connect, agreed: Agreed) -> None:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
         opened, record = agreed.opened, agreed.opened.owned.record
         self._connected_ms = clock.wall_ms()
-        self._forget = self.front.services.clients.joined(
-            opened.info(self._connected_ms), self._kick, self.move
-        )
+        kick = partial(self.end, Reason.ADMINISTRATIVE_ACTION, "kicked")
+        info = opened.info(self._connected_ms)
+        self._forget = self.front.services.clients.joined(info, kick, self.move)
         accept(self.front, self.connection, agreed)
         if self.front.presence is not None:
             self.front.presence.online(record, connect, self.driver.peer)
@@ -374,16 +366,19 @@ class Client:
             self._handle_one(packet)
         self.read_behind()
 
-    def _hear_out(self, agreed: Agreed) -> None:
-        """Of a client that has gone: what it sent behind CONNECT counts, its DISCONNECT too."""
-        accept(self.front, self.connection, agreed)
-        self.read_behind()
-        self._leave()
-
     def read_behind(self) -> None:
         """What came before we could answer."""
-        self._handle(self.driver, self.connection.continue_reading(now=clock.monotonic()))
+        self._read_on(self.connection.continue_reading(now=clock.monotonic()))
+
+    def _next_turn(self) -> None:
+        self._read_on(self.connection.next_turn(now=clock.monotonic()))
+
+    def _read_on(self, events: Sequence[Event]) -> None:
+        self._handle(self.driver, events)
+        self._set_reading()
         self.driver.flush()
+        if self._is_gone and not self.connection.is_behind:
+            self._leave()
 
     def _proof(self) -> Proving:
         """Made for clients whose login has a method, or an end."""
@@ -417,7 +412,7 @@ class Client:
     def _set_reading(self) -> None:
         connection = self.connection
         is_full = connection.unanswered_count > self._receive_max
-        is_late = self._is_early or len(self._waiting) > WAITING_EVENTS_MAX
+        is_late = connection.is_behind or len(self._waiting) > WAITING_EVENTS_MAX
         connection.is_deaf = is_full or is_late or self._is_congested
         if connection.is_deaf:
             self.driver.pause_reading()
@@ -436,7 +431,8 @@ class Client:
 
     def _half_closed(self, driver: Driver[Event]) -> bool:
         """True: what it asked for before is still to be answered."""
-        if self._opening is not None or self._is_busy or self.connection.unanswered_count:
+        connection = self.connection
+        if self._opening or self._is_busy or connection.is_behind or connection.unanswered_count:
             self.front.tasks.start(self._answer_out(), name="half-closed")
             return True
         return False
@@ -444,8 +440,11 @@ class Client:
     async def _answer_out(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWERS_S_MAX):
-                if (opening := self._opening) is not None:
-                    await asyncio.wait((opening,))
+                if self._opening is not None:
+                    await asyncio.wait((self._opening,))
+                while self.connection.is_behind:
+                    self._next_turn()
+                    await asyncio.sleep(0)
                 await self._answered_all()
         self.driver.close()
 
@@ -455,7 +454,7 @@ class Client:
             self._proving.lost()
             self._proving = None
         self.front.clients.discard(self)
-        if self.opened is not None:
+        if self.opened is not None and not self.connection.is_behind:
             self._leave()
 
     def _leave(self) -> None:

@@ -21,7 +21,7 @@ from protocols.mqtt.codec import (
     take_publishes,
 )
 from protocols.mqtt.encoder import PINGRESP, encode_packet, encode_puback_run
-from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
+from protocols.mqtt.events import OVERRUN, Acked, Behind, Event, Lost, Overrun, PublishRun
 from protocols.mqtt.fields import (
     OverrunError,
     PacketError,
@@ -52,13 +52,14 @@ from protocols.mqtt.packets import (
     Unsubscribe,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
-from protocols.mqtt.publish_rows import take_rows
+from protocols.mqtt.publish_rows import messages_of, take_rows
 from protocols.mqtt.states import (
     ALLOWED,
     CLIENT_DISCONNECT_REASONS,
     SERVER_ONLY,
     Limits,
     State,
+    run_firsts,
 )
 from protocols.tuples import new_tuple
 
@@ -67,6 +68,9 @@ EARLY_BYTES_MAX: Final = 1 << 20
 
 EARLY_BYTES_HIGH: Final = 1 << 15
 """From here on the owner is told to leave the rest in the kernel."""
+
+TURN_PACKETS_MAX: Final = 1100
+"""Packets or runs in a turn: one over a Receive Maximum is seen before the others are told."""
 
 NO_HEADS: Final = Heads("")
 """Before CONNACK nobody publishes."""
@@ -98,8 +102,11 @@ class MqttConnection:
         self.is_deaf = False
         """It is not read: the client may well have sent something."""
 
+        self.is_behind = False
+        """What it said waits here: it is not to be read."""
+
         self._limits = limits
-        self._run_firsts = _run_firsts(limits)
+        self._run_firsts = run_firsts(limits)
         self._silence_s_max = 0.0
         self._session_expiry_s = 0
         self._aliases: dict[int, str] = {}
@@ -130,14 +137,17 @@ class MqttConnection:
                 return self._wait()
             if len(self._rest) < self._needed:
                 return []
-            data = bytes(self._rest)
-            self._rest.clear()
+            return self.next_turn(now=now)
         return self._parse(data, now)
 
     def continue_reading(self, *, now: float) -> list[Event]:
         """The events of what came behind the CONNECT, or behind an AUTH."""
         if self._is_too_early():
             return [self._refuse_early()]
+        return self.next_turn(now=now)
+
+    def next_turn(self, *, now: float) -> list[Event]:
+        """The events of what the last turn left."""
         data = bytes(self._rest)
         self._rest.clear()
         return self._parse(data, now) if data else []
@@ -199,8 +209,8 @@ class MqttConnection:
         properties: PacketProperties = (),
     ) -> Lost:
         """End the connection; a connected 5.0 peer is told why."""
-        is_told = self.state in (State.CONNECTED, State.ENDING) and not is_silent
-        if is_told and self.version == V5:
+        is_told = self.version == V5 and self.state in (State.CONNECTED, State.ENDING)
+        if is_told and not is_silent:
             self._out.append(encode_packet(Disconnect(reason, properties), V5))
         self._close()
         return Lost(reason, text)
@@ -210,6 +220,7 @@ class MqttConnection:
     def _close(self) -> None:
         self.state = State.CLOSED
         self.deadline = None
+        self.is_behind = False
         self._rest.clear()
 
     def _is_too_early(self) -> bool:
@@ -229,14 +240,17 @@ class MqttConnection:
         if len(self._rest) <= EARLY_BYTES_HIGH:
             return []
         if len(self._rest) <= EARLY_BYTES_MAX:
-            return [Early()]
+            self.is_behind = True
+            return [Behind()]
         return [self.fail(Reason.QUOTA_EXCEEDED, "too much behind an unanswered CONNECT")]
 
     def _parse(self, data: bytes, now: float) -> list[Event]:
         events: list[Event] = []
-        position, end = 0, len(data)
+        position, end, left_count = 0, len(data), TURN_PACKETS_MAX
+        self.is_behind = False
         try:
-            while position < end:
+            while position < end and left_count:
+                left_count -= 1
                 taken = self._take(data, position, events)
                 if taken == position or self.state in (State.OPENING, State.CLOSED):
                     position = taken
@@ -257,6 +271,9 @@ class MqttConnection:
             self.deadline = now + self._silence_s_max
         if position < end:
             self._rest += data[position:]
+            if not left_count:
+                self.is_behind = True
+                events.append(Behind())
         return events
 
     def _take(self, data: bytes, position: int, events: list[Event]) -> int:
@@ -329,7 +346,7 @@ class MqttConnection:
             if len(spans) == 1:
                 messages: Sequence[Message] = MessageRun(spans[0][0], bodies)
             else:
-                messages = _messages(spans, bodies)
+                messages = messages_of(spans, bodies)
             events.append(new_tuple(PublishRun, (messages, b"".join(packet_ids))))
         return stop
 
@@ -367,8 +384,8 @@ class MqttConnection:
         elif size > limits.connect_bytes_max:
             if self.state is State.AWAITING_CONNECT and peek_version(data, start, end) == V5:
                 self._out.append(encode_packet(Connack(Reason.PACKET_TOO_LARGE), V5))
-            name = PacketType(data[position] >> 4).name
-            raise PacketError(Reason.PACKET_TOO_LARGE, f"{name} of {size} bytes")
+            text = f"{PacketType(data[position] >> 4).name} of {size} bytes"
+            raise PacketError(Reason.PACKET_TOO_LARGE, text)
 
     def _decode(self, data: bytes, position: int, start: int, end: int) -> Packet:
         if self.state is not State.AWAITING_CONNECT:
@@ -479,22 +496,3 @@ class MqttConnection:
             raise SilentError(Reason.PROTOCOL_ERROR, text)
         self._close()
         return packet
-
-
-def _run_firsts(limits: Limits) -> bytes:
-    """First bytes of what is read in runs: PUBLISH that is taken, of QoS 0 or 1 and not DUP."""
-    return bytes(
-        0x30 | qos << 1 | retain
-        for qos in range(min(limits.qos_max, 1) + 1)
-        for retain in range(limits.takes_retained + 1)
-    )
-
-
-def _messages(spans: list[tuple[Head, int]], bodies: list[bytes]) -> Sequence[Message]:
-    """Of several topics: a message each."""
-    stops = [start for _, start in spans[1:]] + [len(bodies)]
-    return [
-        Message(head, body)
-        for (head, start), stop in zip(spans, stops, strict=True)
-        for body in bodies[start:stop]
-    ]

@@ -1,5 +1,6 @@
 """What an MQTT connection tells its owner, beside the packets themselves."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -34,8 +35,12 @@ class Acked(NamedTuple):
     packet_ids: list[int]
 
 
-class Early(NamedTuple):
-    """Much waits behind the CONNECT that is in work: read no more until it is answered."""
+class Behind(NamedTuple):
+    """
+    More came than is heard now: read no more. Behind CONNECT until that is answered; else it is too
+    much for one turn (a read full of PINGREQs holds the loop for 0.3 s, and a gateway held for long
+    loses its lease), and ``next_turn`` is due when others had theirs.
+    """
 
 
 class Overrun(NamedTuple):
@@ -66,7 +71,7 @@ Event = (
     | Unsubscribe
     | Disconnect
     | Auth
-    | Early
+    | Behind
     | Overrun
     | Lost
 )
@@ -76,3 +81,9 @@ Ordered = PublishRun | Publish | Subscribe | Unsubscribe | Pubrel
 
 ORDERED: Final = (PublishRun, Publish, Subscribe, Unsubscribe, Pubrel)
 """The same for ``isinstance``: a union is made anew wherever it is written."""
+
+WAITING_EVENTS_MAX: Final = 16
+"""Of them, behind a SUBSCRIBE, before the socket is not read."""
+
+NONE_WAITING: Final[deque[Ordered]] = deque(maxlen=0)
+"""A deque has a kilobyte from the beginning; most clients never need one."""

@@ -5,9 +5,10 @@ What a pipelining publisher sends is mostly this: one topic, payloads of one siz
 first packet, one comparison of columns for all others, no object for any (extra ``speed``).
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocols.canonical import Head
+from protocols.canonical import Head, Message
 from protocols.mqtt.codec import find_body
 from protocols.remoting.matrix import np
 from protocols.rows import Rows
@@ -67,3 +68,13 @@ def take_rows(
             return None
     payloads = Rows(matrix[:count, payload_at:])
     return TakenRows(head, payloads, ids[:count].tobytes(), position + count * size)
+
+
+def messages_of(spans: list[tuple[Head, int]], bodies: list[bytes]) -> Sequence[Message]:
+    """Of several topics: a message each."""
+    stops = [start for _, start in spans[1:]] + [len(bodies)]
+    return [
+        Message(head, body)
+        for (head, start), stop in zip(spans, stops, strict=True)
+        for body in bodies[start:stop]
+    ]

@@ -76,3 +76,12 @@ class Limits(NamedTuple):
     qos_max: int = 2
     takes_retained: bool = True
     levels: frozenset[int] = frozenset((V31, V311, V5))  # protocol levels that are spoken
+
+
+def run_firsts(limits: Limits) -> bytes:
+    """First bytes of what is read in runs: PUBLISH that is taken, of QoS 0 or 1 and not DUP."""
+    return bytes(
+        0x30 | qos << 1 | retain
+        for qos in range(min(limits.qos_max, 1) + 1)
+        for retain in range(limits.takes_retained + 1)
+    )

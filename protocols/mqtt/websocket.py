@@ -296,6 +296,8 @@ class WebSocketConnection:
         self._out += self._frames.answers
         self._frames.answers.clear()
         events: list[Event] = list(self.inner.receive_data(data, now=now)) if data else []
+        while self._frames.is_closed and self.inner.is_behind:  # what it said before it closed
+            events += self.inner.next_turn(now=now)
         if (fault := self._frames.fault) is not None and not self.inner.is_closing:
             events.append(self._end(fault.code, str(fault)))
         if self._frames.is_closed and not self.inner.is_closing:

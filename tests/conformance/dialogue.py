@@ -2,7 +2,7 @@
 
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
-from protocols.mqtt.events import OVERRUN, Event, Overrun
+from protocols.mqtt.events import OVERRUN, Behind, Event, Overrun
 from protocols.mqtt.fields import encode_string, encode_varint
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import V5, Connack, Connect, PacketProperties, Reason
@@ -42,6 +42,8 @@ class Dialogue:
 
     def _note(self, events: list[Event], now: float) -> None:
         self.events += events
+        if events and isinstance(events[-1], Behind):
+            self._note(self.connection.next_turn(now=now), now)
         if any(isinstance(event, Overrun) for event in events):
             self.connection.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
         if any(isinstance(event, Connect) for event in events):

@@ -8,7 +8,7 @@ import pytest
 
 from protocols.driver import Driver
 from protocols.mqtt.client import Client
-from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.connection import TURN_PACKETS_MAX, MqttConnection
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.inbound import Inbound
@@ -385,6 +385,28 @@ async def test_last_words_arrive_though_the_client_goes_on_sending(served: Serve
             packet = await client.receive()
         assert packet == Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
         assert await client.receive() is None
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+async def test_all_that_a_client_said_before_it_left_counts(
+    served: Served, is_orderly: bool
+) -> None:
+    """More than a turn takes, and the socket closed behind it: stored all the same."""
+    _, address = served
+    count, will = 2 * TURN_PACKETS_MAX, Will("will", b"gone", 0)
+    async with MqttClient(address, Connect(V5, "sub")) as sub:
+        await sub.subscribe(SubscribeItem("#", 0))
+        async with MqttClient(address, Connect(V5, "hasty", will=will)) as hasty:
+            user = ((Property.USER_PROPERTY, ("a", "b")),)
+            said = encode_packet(Publish("t", b"1", 0, properties=user), V5) * count
+            last = encode_packet(Publish("t", b"last", 0), V5)
+            hasty._writer.write(said + last + (encode_packet(Disconnect(), V5) * is_orderly))
+            hasty._writer.close()
+            await hasty._writer.wait_closed()
+        heard = await sub.publishes(count + 1 if is_orderly else count + 2)
+        assert heard[count].payload == b"last"
+        assert is_orderly or heard[-1].payload == b"gone"
+        assert await sub.is_silent()
 
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])

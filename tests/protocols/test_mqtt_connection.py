@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from protocols.mqtt.connection import (
     EARLY_BYTES_HIGH,
     EARLY_BYTES_MAX,
+    TURN_PACKETS_MAX,
     MqttConnection,
 )
-from protocols.mqtt.encoder import encode_packet
-from protocols.mqtt.events import OVERRUN, Acked, Early, Event, Lost, Overrun, PublishRun
+from protocols.mqtt.encoder import PINGRESP, encode_packet
+from protocols.mqtt.events import OVERRUN, Acked, Behind, Event, Lost, Overrun, PublishRun
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import (
     V5,
@@ -159,9 +160,22 @@ def test_much_behind_connect_is_left_in_the_kernel() -> None:
     connection = MqttConnection(LIMITS, now=0.0)
     connection.receive_data(wire_of(Connect(V5, "c")), now=0.0)
     assert connection.receive_data(bytes(1000), now=0.0) == []
-    assert connection.receive_data(bytes(EARLY_BYTES_HIGH), now=0.0) == [Early()]
+    assert connection.receive_data(bytes(EARLY_BYTES_HIGH), now=0.0) == [Behind()]
     (lost,) = connection.receive_data(bytes(EARLY_BYTES_MAX), now=0.0)
     assert isinstance(lost, Lost)
+
+
+def test_many_small_packets_take_turns() -> None:
+    """A read full of them does not hold the loop: others are heard in between."""
+    connection, count = connected(V5), 2 * TURN_PACKETS_MAX
+    wire = wire_of(Pingreq()) * count + wire_of(Publish("t", b"", 2, packet_id=7))
+    assert connection.receive_data(wire, now=0.0) == [Behind()]
+    assert len(told(connection)) == len(PINGRESP) * TURN_PACKETS_MAX
+    assert connection.is_behind
+    assert connection.next_turn(now=0.0) == [Behind()]
+    assert [type(event) for event in connection.next_turn(now=0.0)] == [Publish]
+    assert not connection.is_behind
+    assert connection.next_turn(now=0.0) == []
 
 
 def test_connect_must_come_in_time() -> None:

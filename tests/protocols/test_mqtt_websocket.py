@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.mqtt.connection import Limits, MqttConnection
+from protocols.mqtt.connection import TURN_PACKETS_MAX, Limits, MqttConnection
 from protocols.mqtt.encoder import PINGRESP, encode_packet
 from protocols.mqtt.events import Lost, PublishRun
 from protocols.mqtt.mapping import Heads
@@ -169,6 +169,15 @@ def test_a_packet_that_is_too_large_is_told_so_before_its_frame_is_here() -> Non
     assert isinstance(lost, Lost)
     told = encode_packet(Disconnect(Reason.PACKET_TOO_LARGE), V5)
     assert outer.data_to_send() == encode_frame(told) + b"\x88\x02\x03\xe8"
+
+
+def test_all_that_came_before_the_close_frame_counts() -> None:
+    """However many turns it would have taken."""
+    outer = opened()
+    wire = encode_packet(Pingreq(), V5) * 3 * TURN_PACKETS_MAX + encode_packet(Disconnect(), V5)
+    events = outer.receive_data(masked(wire) + masked(b"", 8), now=0.0)
+    assert events[-1] == Disconnect()
+    assert outer.is_closing
 
 
 def test_a_frame_goes_on_as_it_comes() -> None:
