@@ -17,6 +17,7 @@ from typing import Final
 
 from gateway.clients import ClientTable
 from protocols import clock
+from protocols.errors import Code, Refused
 from protocols.remoting.discovery import GatewayListener, GatewayRegister
 from protocols.tasks import Tasks
 
@@ -103,7 +104,15 @@ class Drain:
         """
         Clients leave evenly over *over_ms*; *to* says where, by protocol or listener, for those
         whose place the name servers do not know. Asked again: the new time counts.
+
+        Raises Refused: *to* names what this gateway has no listener of.
         """
+        own = self._own()
+        known = {*own, *(listener.protocol for listener in own.values())}
+        for name in to:
+            if own and name not in known:  # none: they are closed already
+                hint = f"neither a listener nor a protocol here: {', '.join(sorted(known))}"
+                raise Refused(Code.BAD_REQUEST, name, hint)
         self._to = dict(to)
         if self.stage is Stage.DRAINED:
             return

@@ -52,7 +52,10 @@ class OperationRoutes:
             return _wrong(f"wants over, to: {error}")
         if not 0 <= over_ms <= OVER_MS_MAX:
             return _wrong("over is at most a day")
-        self._drain.begin(over_ms, to)
+        try:
+            self._drain.begin(over_ms, to)
+        except Refused as error:
+            return _refused(error)
         logger.info("drain over %d ms by %s", over_ms, request.remote)
         return web.json_response(self._drain.status(), status=202)
 

@@ -88,7 +88,10 @@ async def test_all_leave_and_the_listeners_close() -> None:
     for _ in range(5):
         bench.join()
     assert not bench.drain.is_on
-    bench.drain.begin(0, {"amqp": "x:5672"})
+    with pytest.raises(Refused, match="for amqp: neither a listener nor a protocol here: mqtt"):
+        bench.drain.begin(0, {"amqp": "x:5672"})
+    assert not bench.drain.is_on
+    bench.drain.begin(0, {"mqtt": "b:1883"})
     assert bench.drain.is_on
     async with asyncio.timeout(PATIENCE_S):
         while bench.drain.stage is not Stage.DRAINED:  # noqa: ASYNC110 - no event for it
