@@ -4,7 +4,8 @@
 The same generator against both, one after the other: single sends, client batches of 32, pulls
 and pops (with an ack each) of a backlog. ``--flush async`` compares the two without a sync before
 the answer; with ``--front`` all goes through our gateway and through Apache's proxy. The broker is
-warmed by the same kinds of request before anything is measured.
+warmed by the same kinds of request before anything is measured. Sends of all kinds take turns, and
+their rows are means of these: a machine whose speed changes does so on either side of a ratio.
 ``x`` is ours beside Apache's, ``x single`` beside the server's own single sends, ``disk B/B`` what
 it had written to disk for each byte of a body.
 """
@@ -15,7 +16,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,13 @@ from tests.support.processes import Daemons
 QUEUE_COUNT = 4
 APACHE_EXTRA = "mappedFileSizeCommitLog=1073741824\nosPageCacheBusyTimeOutMills=5000\n"
 """The broker's own default for its files (the tests use small ones), and no refusals by it."""
+
+
+TURNS = 4
+"""Of each kind of sends."""
+
+TURN_WARM_S = 0.4
+"""Before a turn that is not the first: connections are new, the server is not."""
 
 
 class Case(NamedTuple):
@@ -64,6 +72,11 @@ class Result(NamedTuple):
     """Bytes that went to the disk for each of a body."""
 
 
+def mean(results: Sequence[Result]) -> Result:
+    """Of turns that were equally long."""
+    return Result(*[sum(column) / len(results) for column in zip(*results, strict=True)])
+
+
 class Server(NamedTuple):
     """Where requests go, and who has work with them."""
 
@@ -74,9 +87,7 @@ class Server(NamedTuple):
     pids: list[int]
 
 
-def run(
-    case: Case, server: Server, topic: str, options: argparse.Namespace, warm_s: float
-) -> Result:
+def run(case: Case, server: Server, topic: str, size: int, seconds: float, warm_s: float) -> Result:
     """One case against one server."""
     cpu: list[float] = []
     written: list[int] = []
@@ -88,8 +99,8 @@ def run(
     found = generator.run(
         [
             *(case.command, "-addr", server.address, "-topic", topic),
-            *("-queues", str(QUEUE_COUNT), *case.arguments, "-size", str(options.size)),
-            *("-secs", str(options.seconds), "-warm", str(warm_s)),
+            *("-queues", str(QUEUE_COUNT), *case.arguments, "-size", str(size)),
+            *("-secs", str(seconds), "-warm", str(warm_s)),
         ],
         before=note,
         after=note,
@@ -101,7 +112,7 @@ def run(
         latency["p99"] / 1000,
         (cpu[1] - cpu[0]) / max(found["messages"], 1) * 1e6,
         found["gen_cpu_pct"],
-        (written[1] - written[0]) / max(found["messages"] * options.size, 1),
+        (written[1] - written[0]) / max(found["messages"] * size, 1),
     )
 
 
@@ -136,19 +147,29 @@ def fill(case: Case, address: str, topic: str, size: int) -> None:
 
 def measure(server: Server, options: argparse.Namespace, warm_s: float) -> dict[str, Result]:
     """All chosen cases against one server."""
-    results: dict[str, Result] = {}
-    for case in [case for case in CASES if options.case in case.name]:
-        topic = f"bench_{case.command}_{len(case.arguments)}"
-        create_topic(server.broker, topic)
+    found: dict[str, list[Result]] = {}
+    cases = [case for case in CASES if options.case in case.name]
+    sends = [case for case in cases if case.command == "rsend"]
+    others = [case for case in cases if case.command != "rsend"]
+    for case in cases:
+        create_topic(server.broker, topic_of(case))
+    turns = [(case, turn, options.seconds / TURNS) for turn in range(TURNS) for case in sends]
+    for case, turn, seconds in [*turns, *[(case, 0, options.seconds) for case in others]]:
         if case.fills:
-            fill(case, server.address, topic, options.size)
+            fill(case, server.address, topic_of(case), options.size)
+        turn_warm_s = TURN_WARM_S if turn else warm_s
         try:
-            results[case.name] = run(case, server, topic, options, warm_s)
+            result = run(case, server, topic_of(case), options.size, seconds, turn_warm_s)
         except generator.LoadFailed as error:
             print(f"  {case.name}: {error}", file=sys.stderr)
             continue
-        print(f"  {case.name}: {results[case.name].rate:,.0f}/s", file=sys.stderr)
-    return results
+        found.setdefault(case.name, []).append(result)
+        print(f"  {case.name}: {result.rate:,.0f}/s", file=sys.stderr)
+    return {name: mean(results) for name, results in found.items()}
+
+
+def topic_of(case: Case) -> str:
+    return f"bench_{case.command}_{len(case.arguments)}"
 
 
 def apache(options: argparse.Namespace, work: Callable[[Server], None]) -> None:
@@ -192,7 +213,9 @@ def ours(options: argparse.Namespace, work: Callable[[Server], None]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.remoting", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="measured, per row")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="measured, per row, all its turns"
+    )
     parser.add_argument("--warm", type=float, default=30.0, help="seconds the JVM is warmed")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
