@@ -155,8 +155,9 @@ class GatewayPipeline:
         return [results[index] for index in range(len(results))]
 
     def withdraw(self, call: Call) -> None:
-        lane = self._lanes.find(call)
-        if lane is None or not lane.batches:
+        lane = self._lanes.of(call)
+        lane.is_withdrawn = True  # what was posted in this tick is in no lane yet
+        if not lane.batches:
             return
         for batch in lane.batches:
             batch.is_withdrawn = True
@@ -244,7 +245,7 @@ class GatewayPipeline:
             batch.is_resend = any([message.is_resend for message in messages])
         lane = self._lanes.of(call)
         lane.batches.append(batch)
-        batch.lane = lane
+        batch.lane, batch.is_withdrawn = lane, lane.is_withdrawn
         return batch
 
     def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:
@@ -427,6 +428,9 @@ class GatewayPipeline:
         stamp, now_ms = self.decider.stamp, clock.wall_ms()
         for run in runs:
             batch = run.batch
+            if batch.is_withdrawn and batch.messages[run.start].once_key:
+                run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
+                continue
             if not run.copy.is_only:  # its other copies may be stored: the same store, or none
                 if run.copy.link.state is not LinkState.DOWN:
                     run.copy.link.submit(run)

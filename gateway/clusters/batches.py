@@ -372,7 +372,7 @@ class Lane:
     behind them wait too, so that a publisher's order holds.
     """
 
-    __slots__ = ("_is_advancing", "batches", "is_over", "parked")
+    __slots__ = ("_is_advancing", "batches", "is_over", "is_withdrawn", "parked")
 
     def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
@@ -380,6 +380,9 @@ class Lane:
         self._is_advancing = False
         self.is_over = False
         """Nothing more comes: its connection has ended."""
+
+        self.is_withdrawn = False
+        """What it posted under once-keys is not to be stored any more: others may have it."""
 
     def advance(self) -> None:
         """Answer every batch at the front that has all its copies."""

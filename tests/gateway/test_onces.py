@@ -213,6 +213,54 @@ def _client_of(core: Core, broker: str, *others: str) -> str:
     return next(key for key in map(str, range(100)) if rendezvous(key, names) == broker)
 
 
+async def test_what_a_publisher_that_left_has_just_sent_is_not_stored(tmp_path: Path) -> None:
+    """A gateway that stood still reads it together with the news that others serve the client."""
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    message, caller = Message(Head(subject="t", qos=2, order_key="c"), b"1", once_key=KEY), call()
+    codes: list[Code] = []
+    for one in (message, message._replace(once_key=b"")):
+        core.pipeline.post(caller, [one], lambda results: codes.append(results[0].code))
+    core.pipeline.withdraw(caller)
+    core.pipeline.forget(caller)
+    await until(lambda: len(codes) == 2)
+    assert codes == [Code.HA_NOT_AVAILABLE, Code.OK]
+    await core.stop()
+    await stores.stop()
+
+
+async def test_what_never_ran_of_a_publisher_that_left_is_not_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of a gateway whose presence had ended is settled under the next epoch."""
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    head = Head(subject="t", qos=2, order_key="c")
+    message, caller = Message(head, b"1", once_key=KEY), call()
+    (first,) = await core.pipeline.send(caller, [Message(head, b"0")])
+    assert first.code == Code.OK
+    (link,) = core.cluster.links.values()
+    assert isinstance(link, TidegateLink)
+    with monkeypatch.context() as patched:
+        patched.setattr(link._frames, "_write", lambda frame, body: None)  # it is lost on its way
+        sent = [
+            asyncio.ensure_future(core.pipeline.send(caller, [one]))
+            for one in (message, message._replace(once_key=b""))
+        ]
+        await until(lambda: link._frames.in_flight_count)
+        await stores.stop_store("a")
+        await until(lambda: link.state is LinkState.LOST)
+    core.pipeline.withdraw(caller)
+    await stores.start_store("a")
+    (gone,), (plain,) = await asyncio.gather(*sent)
+    assert (gone.code, plain.code) == (Code.HA_NOT_AVAILABLE, Code.OK)
+    await core.stop()
+    await stores.stop()
+
+
 async def test_what_a_publisher_that_left_had_waiting_is_not_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
