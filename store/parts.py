@@ -4,6 +4,7 @@ from typing import Any
 
 from store.core import Core
 from store.groups.table import GroupTable
+from store.log.state import packed_rows
 from store.metadata.compacted import Compacted
 from store.metadata.directory import DirectoryTable
 from store.metadata.frames import FrameTable
@@ -39,13 +40,13 @@ class Parts:
         """State as of now, for a snapshot."""
         self.core.sealer.finish()
         lagging = self.core.lagging.sealed()
-        queues = [
+        queues = packed_rows(
             (
                 q.number, q.key, q.name, q.policy, q.topic, q.queue_id, q.next, q.first,
                 lagging.get(q.number, q.sealed),
             )
             for q in self.core.queues
-        ]  # fmt: skip
+        )  # fmt: skip
         return {
             "epoch": self.core.log.epoch,
             "sequence": self.core.log.sequence,

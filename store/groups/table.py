@@ -18,7 +18,7 @@ from store.core import Core
 from store.groups.group import GrantBatch, Group, GroupRead
 from store.index.queues import Queue
 from store.log.format import Kind
-from store.log.state import pack
+from store.log.state import pack, packed_rows
 from store.policies.levels import subqueues
 
 VOLATILE_FROM: Final = 1 << 31
@@ -236,9 +236,9 @@ class GroupTable:
 
     # ── snapshot ────────────────────────────────────────────────────────────────────────
 
-    def dump(self) -> list[Any]:
-        """Every durable group, as plain lists."""
-        return [_dump(group) for group in self if not group.spec.is_volatile]
+    def dump(self) -> msgspec.Raw:
+        """Every durable group, as a list of plain lists."""
+        return packed_rows(_dump(group) for group in self if not group.spec.is_volatile)
 
     def load(self, rows: list[Any]) -> None:
         for number, spec_bytes, reads, start, facts in rows:
