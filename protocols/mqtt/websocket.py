@@ -10,6 +10,7 @@ from hashlib import sha1
 from typing import Final
 
 from protocols.errors import PeerError
+from protocols.mqtt.codec import find_body
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.events import Event
 from protocols.mqtt.packets import Reason
@@ -247,6 +248,20 @@ def encode_frame(payload: bytes, opcode: int = BINARY) -> bytes:
     return first + b"\x7f" + struct.pack(">Q", length) + payload
 
 
+def packet_frames(data: bytes) -> list[bytes]:
+    """
+    A frame for each of the packets in *data*, as other brokers send them: a client is to take them
+    as they come [MQTT-6.0.0-2], but Paho C leaves a frame's second packet until more arrives.
+    """
+    frames: list[bytes] = []
+    position = 0
+    while position < len(data):
+        _, end = find_body(data, position)
+        frames.append(encode_frame(data[position:end]))
+        position = end
+    return frames
+
+
 def encode_close(code: int) -> bytes:
     return encode_frame(struct.pack(">H", code), CLOSE)
 
@@ -276,7 +291,7 @@ class WebSocketConnection:
     def data_to_send(self) -> bytes:
         data = self.inner.data_to_send()
         if data and self._handshake.is_done:
-            self._out.append(encode_frame(data))
+            self._out += packet_frames(data)
         if self.inner.is_closing and not self._is_over and self._handshake.is_done:
             self._is_over = True
             self._out.append(encode_close(NORMAL))
@@ -311,7 +326,7 @@ class WebSocketConnection:
     def _end(self, code: int, text: str) -> Event:
         lost = self.inner.fail(Reason.MALFORMED_PACKET, text)
         if data := self.inner.data_to_send():
-            self._out.append(encode_frame(data))
+            self._out += packet_frames(data)
         self._out.append(encode_close(code))
         self._is_over = True
         return lost

@@ -238,6 +238,17 @@ async def test_shared_subscriptions_share(served: Served) -> None:
     await until(lambda: not services.broker.groups)
 
 
+async def test_a_share_has_its_members_subscription_identifier(served: Served) -> None:
+    """The member's own, beside those of its other subscriptions."""
+    _, address = served
+    async with MqttClient(address, Connect(V5, "m")) as member:
+        await member.subscribe(SubscribeItem("$share/g/t", 0), identifier=7)
+        await member.subscribe(SubscribeItem("t", 0), identifier=9)
+        await member.publish("t", b"x", 0)
+        told = [packet.properties for packet in await member.publishes(2)]
+        assert sorted(told) == [((0x0B, 7),), ((0x0B, 9),)]
+
+
 async def test_receive_maximum_of_the_client_is_kept(served: Served) -> None:
     """With 2 unacknowledged the third waits; QoS 0 passes it."""
     _, address = served

@@ -283,13 +283,14 @@ def test_topic_aliases_stand_for_names() -> None:
         wire_of(
             Publish("a/b", b"1", properties=((alias, 1),)),
             Publish("", b"2", properties=((alias, 1),)),
+            Publish("", b"again", properties=((alias, 1),)),
             Publish("c", b"3", properties=((alias, 1),)),  # it stands for another name from here on
             Publish("", b"4", properties=((alias, 1),)),
         ),
         now=0.0,
     )
     runs = [event for event in events if isinstance(event, PublishRun)]
-    assert [run.messages[0].head.subject for run in runs] == ["a/b", "a/b", "c", "c"]
+    assert [run.messages[0].head.subject for run in runs] == ["a/b", "a/b", "a/b", "c", "c"]
     for value, reason in ((0, 0x94), (3, 0x94), (2, 0x82)):
         bad = connected()
         (lost,) = bad.receive_data(wire_of(Publish("", b"", properties=((alias, value),))), now=0.0)

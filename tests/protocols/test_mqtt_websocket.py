@@ -180,6 +180,16 @@ def test_all_that_came_before_the_close_frame_counts() -> None:
     assert outer.is_closing
 
 
+def test_each_packet_has_a_frame() -> None:
+    """Clients are not to need it [MQTT-6.0.0-2]; Paho C does."""
+    outer = opened()
+    large = encode_packet(Publish("t", bytes(70_000), 0), V5)
+    outer.inner.queue(PINGRESP + large)
+    outer.inner.queue(PINGRESP)
+    sent = outer.data_to_send()
+    assert sent == encode_frame(PINGRESP) + encode_frame(large) + encode_frame(PINGRESP)
+
+
 def test_a_frame_goes_on_as_it_comes() -> None:
     """Half a frame with a whole packet in it: the packet counts."""
     outer = opened()
