@@ -360,6 +360,17 @@ async def test_a_session_ends_when_its_expiry_is_over(broker: FakeBroker) -> Non
         await until(lambda: not broker.records and not broker.groups and not broker.rows)
 
 
+async def test_the_limit_of_expiry_is_disconnects_too(broker: FakeBroker) -> None:
+    """Who asks for little at first and for more at the end gets no more."""
+    asked, more = (((int(Property.SESSION_EXPIRY), expiry_s),) for expiry_s in (50, 1000))
+    async with gateway(broker, "gw-1", session_expiry_s_max=100) as (_, address):
+        async with MqttClient(address, Connect(V5, "c", properties=asked)) as client:
+            assert session_of(broker, "c").expiry_s == 50
+            client.send(Disconnect(Reason.SUCCESS, more))
+            assert await client.receive() is None
+        await until(lambda: session_of(broker, "c").expiry_s == 100)
+
+
 async def test_a_clean_session_leaves_nothing(served: Served) -> None:
     """Neither a group nor a row nor a record."""
     services, address = served

@@ -35,6 +35,8 @@ from tests.support.fake_services import FakeServices
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
 
+pytestmark = pytest.mark.timeout(60)  # where a turn is wrong both ends wait for each other
+
 METHOD = "X-RIDDLE"
 Address = tuple[str, int]
 
