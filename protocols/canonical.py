@@ -488,5 +488,8 @@ class Delivery(NamedTuple):
     stage: int = 0
     """On resume: 0 not sent, 1 sent, 2 received (PUBREC), as last marked."""
 
+    left_count: int = -1
+    """Popped with ``is_counted``: how many more were ready then; -1: not known."""
+
 
 Deliveries = Sequence[Delivery]

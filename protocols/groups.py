@@ -131,6 +131,9 @@ class PopRequest:
     taker: str = ""
     """The client, if any gateway may ask what it holds (``Pipeline.adopt``)."""
 
+    is_counted: bool = False
+    """Deliveries are to say how many more are ready, where the store can."""
+
 
 class InvisibleTimeChange(NamedTuple):
     """A new invisible time for one delivery; 0 returns it to its place at once."""

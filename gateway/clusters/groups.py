@@ -12,7 +12,15 @@ from protocols.canonical import Delivery
 from protocols.errors import Code
 from protocols.groups import GroupSpec, PopRequest
 from protocols.remoting.codes import ResponseCode
-from protocols.remoting.private import Adopt, GroupDrop, GroupOpened, Pop, PrivateCode
+from protocols.remoting.headers import int_field
+from protocols.remoting.private import (
+    READY_COUNT,
+    Adopt,
+    GroupDrop,
+    GroupOpened,
+    Pop,
+    PrivateCode,
+)
 
 GROUPS_KEPT_MAX: Final = 10_000
 """Groups whose number is remembered for pops."""
@@ -63,6 +71,7 @@ class StoreGroups:
             sql=request.sql,
             attempt_id=request.attempt_id,
             taker=request.taker,
+            is_counted=request.is_counted,
         )
         return await self._take(PrivateCode.POP, body, spec.name, wait_ms / 1000 + 5.0)
 
@@ -97,7 +106,11 @@ class StoreGroups:
             popped_ms=now_ms,
             invisible_ms=body.invisible_ms,
         )
-        return [delivery for _, deliveries in by_stream for delivery in deliveries]
+        found = [delivery for _, deliveries in by_stream for delivery in deliveries]
+        if READY_COUNT in answer.fields:
+            left_count = int_field(answer.fields, READY_COUNT)
+            found = [delivery._replace(left_count=left_count) for delivery in found]
+        return found
 
     async def _learn_group(self, spec: GroupSpec) -> tuple[GroupSpec, int]:
         number = await self.open(spec)

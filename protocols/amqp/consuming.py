@@ -161,7 +161,7 @@ async def _get(work: "ChannelWork", method: BasicGet) -> None:
         session.vhost, work.queue_name(method.queue), session.name
     )
     session.require_readable(queue)
-    request = PopRequest(group=queue.spec, count=1, invisible_ms=GET_INVISIBLE_MS)
+    request = PopRequest(group=queue.spec, count=1, invisible_ms=GET_INVISIBLE_MS, is_counted=True)
     pipeline = session.services.pipeline
     try:
         found = await pipeline.pop(session.call, request)
@@ -175,7 +175,9 @@ async def _get(work: "ChannelWork", method: BasicGet) -> None:
             session.call, [InvisibleTimeChange(found[0].handle, 0)]
         )
         return
-    ready = (await session.operations.stat(queue)).ready_count
+    ready = found[0].left_count
+    if ready < 0:
+        ready = (await session.operations.stat(queue)).ready_count
     tag = work.unsettled.take_tag()
     if method.no_ack:
         session.settle_popped(work, [found[0].handle], Outcome.ACKED)

@@ -31,6 +31,9 @@ GROUP_IS_KNOWN: Final = "tgGroupIsKnown"
 RELEASE_FIELD: Final = "tgRelease"
 """Of a standard change of the invisible time (200053): RELEASE it, nobody saw it."""
 
+READY_COUNT: Final = "tgReadyCount"
+"""Of the answer to a POP that is to be counted: how many more are ready."""
+
 
 class PrivateCode(IntEnum):
     """Request codes. Direction is gateway to store unless said."""
@@ -329,6 +332,9 @@ class Pop(_Body, frozen=True, kw_only=True):
     attempt_id: str = ""
     taker: str = ""
     """Client for which it is taken: by this name any gateway may ask for it (``ADOPT``)."""
+
+    is_counted: bool = False
+    """The answer is to have ``READY_COUNT``."""
 
 
 class Adopt(_Body, frozen=True, kw_only=True):

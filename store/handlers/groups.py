@@ -11,6 +11,7 @@ from protocols.remoting.delivering import DeliveryItem, encode_deliver
 from protocols.remoting.private import (
     FRAME_BYTES_MAX,
     FRAME_ITEMS_MAX,
+    READY_COUNT,
     Adopt,
     GroupDrop,
     GroupOpen,
@@ -158,7 +159,12 @@ def pop(
         body = take_body(context, asked, clock.read())
         if body is None:
             return False
-        connection.answer(request, request.answer(body=body))
+        fields: dict[str, str] = {}
+        if asked.is_counted:
+            fields[READY_COUNT] = str(
+                context.engine.light_queues.ready_count(asked.group, clock.read())
+            )
+        connection.answer(request, request.answer(0, fields, body))
         return True
 
     def nothing() -> None:
