@@ -325,6 +325,20 @@ async def test_pinned_queue_life(world: World) -> None:
     assert (result.matched_count, result.refused) == (0, (queue,))
 
 
+async def test_a_counted_pop_says_what_is_left(world: World) -> None:
+    """A get of AMQP has that number; others are not told."""
+    queue = await world.core.streams.create_queue(QueueRef(QueueKind.AMQP, "v/q1"), {})
+    spec = GroupSpec(name="amqp/v/q1", reads=(Read(queue=queue),), start=Start.EARLIEST)
+    await world.core.streams.open_group(call(), spec)
+    head = Head(subject="q1", topic="v", queues=(queue,), is_in_topic=False)
+    await world.core.pipeline.send(call(), [Message(head, body) for body in (b"1", b"2", b"3")])
+    found: list[Delivery] = []
+    for is_counted in (True, False, True):
+        request = PopRequest(group=spec, count=1, invisible_ms=30_000, is_counted=is_counted)
+        found += await world.core.pipeline.pop(call(), request)
+    assert [(d.message.body, d.left_count) for d in found] == [(b"1", 2), (b"2", -1), (b"3", 0)]
+
+
 async def test_retained_values(world: World) -> None:
     """The last one of each address; an empty one forgets it."""
     for subject, body in ((b"r/1", b"a"), (b"r/1", b"b"), (b"r/2", b"c"), (b"r/3", b"d")):

@@ -37,7 +37,7 @@ def as_runs(deliveries: Sequence[Delivery]) -> list[Sequence[Delivery]]:
     """Neighbours that differ in nothing but their message as runs, as a gateway hands them in."""
     parts: list[Sequence[Delivery]] = []
     for facts, same in groupby(deliveries, lambda d: (d[2:], d.handle.group, d.handle.grant)):
-        (attempt, reads, qos, retain, packet_id, stage), group, grant = facts
+        (attempt, reads, qos, retain, packet_id, stage, _), group, grant = facts
         found = list(same)
         if attempt != 1 or packet_id or stage:
             parts.append(found)
