@@ -30,12 +30,13 @@ from protocols.amqp.properties import decode_properties
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.replying import MARK, with_reply_name
 from protocols.amqp.targets import find_targets
+from protocols.amqp.topology import Topology
 from protocols.canonical import Head, Message, SendResult, SendResults
 from protocols.errors import Code, PeerError
 
 if TYPE_CHECKING:
     from protocols.amqp.channelwork import ChannelWork
-    from protocols.amqp.session import Session
+
 
 METHOD: Final = 0x003C0028
 ROUTES_MAX: Final = 4096
@@ -62,8 +63,11 @@ class Route(NamedTuple):
 class Publisher:
     """What one connection remembers of its publishes."""
 
-    def __init__(self, session: "Session") -> None:
-        self._session = session
+    def __init__(self, topology: Topology, vhost: str, tenant: str, user: str) -> None:
+        self._topology = topology
+        self._vhost = vhost
+        self._tenant = tenant
+        self._user = user
         self._routes: dict[tuple[bytes, int], Route] = {}
         self._known: set[bytes] = set()
         """Arguments of publishes that are in ``_routes``, whatever their priority."""
@@ -75,7 +79,7 @@ class Publisher:
         """
         Raises AmqpFault: 403 internal exchange, 404 unknown exchange, 406 bad CC, 540 immediate.
         """
-        topology = self._session.topology
+        topology = self._topology
         known = self._routes.get((item.arguments, priority))
         has_cc = item.properties[0] & HAS_HEADERS and b"CC" in item.properties
         if known is not None and known.version == topology.version and not has_cc:
@@ -85,15 +89,15 @@ class Publisher:
             raise AmqpFault(replies.NOT_IMPLEMENTED, "immediate=true", method=METHOD)
         self._require_publishable(exchange)
         keys = [key, *extra_keys(item.properties)]
-        is_delaying = topology.exchanges[self._session.vhost, exchange].is_delaying
+        is_delaying = topology.exchanges[self._vhost, exchange].is_delaying
         if is_delaying and (delay_ms := delay_ms_of(item.properties)):
-            head = queue_head(exchange, key, (waiting_place(self._session.vhost),))
+            head = queue_head(exchange, key, (waiting_place(self._vhost),))
             return Route(-1, exchange, key, is_mandatory, (head,), delay_ms)
         heads = self._resolve(exchange, keys, item.properties, priority)
         is_kept = (
             len(keys) == 1
             and not is_delaying
-            and (exchange == AMQ_TOPIC or topology.is_cached(self._session.vhost, exchange, key))
+            and (exchange == AMQ_TOPIC or topology.is_cached(self._vhost, exchange, key))
         )
         version = topology.version if is_kept else -1
         route = Route(version, exchange, key, is_mandatory, heads)
@@ -110,7 +114,7 @@ class Publisher:
         if item.arguments in self._known:
             return True
         exchange = decode_publish(item.arguments)[0]
-        return (self._session.vhost, exchange) in self._session.topology.exchanges
+        return (self._vhost, exchange) in self._topology.exchanges
 
     def stored(self, item: Publish, *, is_addressed: bool) -> Stored:
         """The property block as it is stored. Raises AmqpFault 406, 501."""
@@ -118,12 +122,11 @@ class Publisher:
         found = self._blocks.get((block, is_addressed))
         if found is None:
             found = stored_block(block, is_addressed=is_addressed)
-            user = self._session.user
-            if found.user_id and found.user_id != user:
+            if found.user_id and found.user_id != self._user:
                 raise AmqpFault(
                     replies.PRECONDITION_FAILED,
                     f"user_id property set to '{found.user_id}' but authenticated user was "
-                    f"'{user}'",
+                    f"'{self._user}'",
                     method=METHOD,
                 )
             if len(self._blocks) >= BLOCKS_MAX:
@@ -132,8 +135,8 @@ class Publisher:
         return found
 
     def _require_publishable(self, name: str) -> None:
-        vhost = self._session.vhost
-        exchange = self._session.topology.exchanges.get((vhost, name))
+        vhost = self._vhost
+        exchange = self._topology.exchanges.get((vhost, name))
         if exchange is None:
             text = f"no exchange '{name}' in vhost '{vhost}'"
             raise AmqpFault(replies.NOT_FOUND, text, method=METHOD)
@@ -148,12 +151,9 @@ class Publisher:
         self, exchange: str, keys: Sequence[str], block: bytes, priority: int
     ) -> tuple[Head, ...]:
         """One head for all queues; to ``amq.topic`` one for each address."""
-        session = self._session
         heads: list[Head] = []
         headers = self._headers(exchange, block)
-        targets = find_targets(
-            session.topology, session.vhost, session.call.tenant, exchange, keys, headers
-        )
+        targets = find_targets(self._topology, self._vhost, self._tenant, exchange, keys, headers)
         refs = targets.refs
         heads += [address_head(key, priority, exchange, refs) for key in targets.addresses]
         if refs:
@@ -172,7 +172,7 @@ class Publisher:
         """Decoded where they may matter: nobody knows what a bound headers exchange wants."""
         if exchange in ("", AMQ_TOPIC) or not block[0] & HAS_HEADERS:
             return {}
-        if not self._session.topology.has_headers_exchanges(self._session.vhost):
+        if not self._topology.has_headers_exchanges(self._vhost):
             return {}
         try:
             return decode_properties(block).headers or {}

@@ -90,7 +90,7 @@ class Session:
         self.user = ""
         self.channels: dict[int, ChannelWork] = {}
         self.exclusive_queues: set[str] = set()
-        self.publisher = Publisher(self)
+        self.publisher = Publisher(self.topology, self.vhost, "", "")
         self.done = asyncio.Event()
         """Everything the connection held is given back."""
 
@@ -216,6 +216,7 @@ class Session:
             client_id=text_of(self.connection.client_properties, "connection_name"),
             peer=self.driver.peer,
         )
+        self.publisher = Publisher(self.topology, vhost, self.call.tenant, self.user)
         if self.services.draining.is_on:
             self._move()
             return

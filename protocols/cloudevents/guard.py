@@ -107,7 +107,8 @@ class Guard(asyncio.Protocol):
         if self._transport is not None:
             door = self._doors.pop(self._transport, None)
             if door is not None and door.left is not None:
-                door.left()
+                left, door.left = door.left, None  # it knows the door: no cycle is left behind
+                left()
             if door is not None and door.polls is not None:
                 door.polls.close()
         self._inner.connection_lost(exc)

@@ -10,6 +10,7 @@ Two gateways are ``FakeServices(broker, "gw-1")`` and ``FakeServices(broker, "gw
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 
 from protocols import clock
 from protocols.adapter import ProtocolAdapter
@@ -364,11 +365,14 @@ class FakeClients:
         kick: Callable[[], None],
         leave: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
-        item = (info, kick)
-        self.connected.append(item)
+        self.connected.append((info, kick))
         if leave is not None:
             self.leaving.append((info, leave))
-        return lambda: self.connected.remove(item) if item in self.connected else None
+        return partial(self._left, info)
+
+    def _left(self, info: ClientInfo) -> None:
+        for clients in (self.connected, self.leaving):
+            clients[:] = [client for client in clients if client[0] is not info]
 
 
 class FakeDraining:
