@@ -10,7 +10,7 @@ Source: ``org.apache.rocketmq.remoting.protocol`` (``route``, ``body``, ``heartb
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -39,18 +39,40 @@ def decode_body(kind: type[B], data: bytes | memoryview) -> B:
     except MALFORMED:
         pass
     try:
-        return msgspec.convert(_without_nulls(parse(data)), kind, strict=False, str_keys=True)
+        return msgspec.convert(_as_fastjson(parse(data)), kind, strict=False, str_keys=True)
     except msgspec.MsgspecError as error:
         raise PeerError(f"body of {kind.__name__}: {error}") from error
 
 
-def _without_nulls(value: Any) -> Any:
-    """A null member is an absent one (fastjson)."""
+_ORDINALS: Final[dict[str, tuple[str, ...]]] = {
+    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
+    "messageModel": ("BROADCASTING", "CLUSTERING"),
+    "consumeFromWhere": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+}
+"""Enums of a heartbeat in their order: the C++ client sends numbers."""
+
+
+def _as_fastjson(value: Any) -> Any:
+    """As fastjson takes it: a null member is an absent one, a number may stand for an enum."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {
+            key: _named(key, _as_fastjson(item)) for key, item in value.items() if item is not None
+        }
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [_as_fastjson(item) for item in value]
     return value
+
+
+def _named(key: Any, value: Any) -> Any:
+    names = _ORDINALS.get(key, ()) if type(value) is int and isinstance(key, str) else ()
+    return names[value] if names and 0 <= value < len(names) else value
 
 
 def encode_text(text: str) -> bytes:

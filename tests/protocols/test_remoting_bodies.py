@@ -61,6 +61,19 @@ def test_heartbeat() -> None:
     assert consumer.subscription_data_set[0].tags_set == ["TA"]
 
 
+def test_a_heartbeat_of_the_cpp_client() -> None:
+    """It writes enums as numbers and a version as text, as fastjson reads them."""
+    data = b"""{"clientID":"1@2","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,
+        "groupName":"g","messageModel":0,"subscriptionDataSet":[{"codeSet":[97],"subString":"a",
+        "subVersion":"1732","tagsSet":["a"],"topic":"t"}]}],"producerDataSet":[{"groupName":"p"}]}"""
+    (group,) = bodies.decode_body(bodies.HeartbeatData, data).consumer_data_set
+    assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "BROADCASTING")
+    assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert group.subscription_data_set[0].sub_version == 1732
+    with pytest.raises(PeerError):
+        bodies.decode_body(bodies.HeartbeatData, data.replace(b'Model":0', b'Model":2'))
+
+
 def test_route_has_all_members() -> None:
     """Keys in quotes, lists always there, absent texts absent."""
     route = bodies.RouteData(
