@@ -8,8 +8,9 @@
 Each column is a fresh name server and store (or broker), one JVM, and a kill and restart of the
 store in between; ``gateway`` is our gateway's remoting listener in front of them, ``regate`` the
 same with the gateway killed and started again instead of the store, ``before`` our gateway in
-front of Apache's broker. Prints the
-table of ``tests/README.md`` and why cases failed.
+front of Apache's broker, ``proxied`` the remoting port of Apache's proxy in front of our store and
+``apache-proxied`` in front of Apache's broker. Prints the table of ``tests/README.md`` and why
+cases failed.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 from tests.support import java_cases
 from tests.support.apache_rocketmq import ApacheCluster
 from tests.support.apache_rocketmq.front import gateway_before
+from tests.support.apache_rocketmq.proxy import ApacheProxy
 from tests.support.java_cases import Result
 from tests.support.processes import HURRIED, Daemons
 
@@ -86,7 +88,51 @@ def before(version: str, folder: Path, report: Report, choice: Choice = ()) -> l
         )
 
 
-SIDES = {"ours": ours, "gateway": gateway, "regate": regate, "apache": apache, "before": before}
+def proxied(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
+    """Apache's proxy in front of our store."""
+    with Daemons(folder) as daemons:
+        namesrv = daemons.namesrv()
+        store = daemons.store(namesrv, *java_cases.SITE_SETTINGS)
+        address = namesrv.addresses["namesrv"]
+        return _through_proxy(version, folder, address, store.restart, report, choice)
+
+
+def apache_proxied(version: str, folder: Path, report: Report, choice: Choice = ()) -> list[Result]:
+    """Apache's proxy in front of its broker."""
+    extra = java_cases.APACHE_SETTINGS
+    with ApacheCluster(folder / "apache", flush="SYNC_FLUSH", extra=extra) as cluster:
+        restart = cluster.restart_broker
+        return _through_proxy(version, folder, cluster.namesrv, restart, report, choice)
+
+
+def _through_proxy(
+    version: str,
+    folder: Path,
+    namesrv: str,
+    restart: Callable[[], object],
+    report: Report,
+    choice: Choice,
+) -> list[Result]:
+    with ApacheProxy(folder / "proxy", namesrv) as proxy:
+        return java_cases.run(
+            version,
+            f"127.0.0.1:{proxy.remoting_port}",
+            tools=namesrv,
+            restart=restart,
+            choice=choice,
+            report=report,
+        )
+
+
+SIDES = {
+    "ours": ours,
+    "gateway": gateway,
+    "regate": regate,
+    "apache": apache,
+    "before": before,
+    "proxied": proxied,
+    "apache-proxied": apache_proxied,
+}
 
 
 def report(result: Result) -> None:
