@@ -111,7 +111,10 @@ class Registry:
         found = self.routes.brokers.get(broker)
         if found is None or found.cluster != cluster:
             return False
-        return self.routes.remove_address(broker, address)
+        is_known = self.routes.remove_address(broker, address)
+        if broker not in self.routes.brokers:  # one that is silent is still to be emptied
+            self.routes.unwipe(broker)
+        return is_known
 
     def expire(self, now: float) -> list[Lease]:
         """Take brokers whose lease is over out of the routes; which."""

@@ -1,6 +1,7 @@
 """Which brokers there are and which message queues each of them has. Knows no time."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,9 @@ from protocols.remoting.codes import Permission
 
 MASTER_ID = 0
 
+WIPED_MAX: Final = 1000
+"""Brokers that a tool has closed and that went without a word; the oldest are forgotten."""
+
 UNIT = 1
 UNIT_SUB = 2
 """``TopicSysFlag``."""
@@ -28,8 +32,8 @@ class Routes:
         self.brokers: dict[str, BrokerData] = {}
         self.changes = ChangeLog()
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._wiped: set[str] = set()
-        """Brokers whose write permission a tool has taken, for as long as they are registered."""
+        self._wiped: dict[str, None] = {}
+        """Brokers whose write permission a tool has taken, until they unregister."""
 
     # ── brokers ─────────────────────────────────────────────────────────────────────────
 
@@ -75,7 +79,6 @@ class Routes:
         self.changes.touch_brokers()
         if not broker.broker_addrs:
             del self.brokers[name]
-            self._wiped.discard(name)
             self.drop_topics(name, ())
         return True
 
@@ -135,9 +138,11 @@ class Routes:
         again otherwise (at Apache's name server, with each topic that is made there).
         """
         if name in self.brokers and not is_allowed:
-            self._wiped.add(name)
+            self._wiped[name] = None
+            if len(self._wiped) > WIPED_MAX:
+                del self._wiped[next(iter(self._wiped))]
         else:
-            self._wiped.discard(name)
+            self.unwipe(name)
         count = 0
         for topic, queues in self._topics.items():
             queue = queues.get(name)
@@ -147,6 +152,10 @@ class Routes:
                 self._put(topic, msgspec.structs.replace(queue, perm=permission))
                 count += 1
         return count
+
+    def unwipe(self, name: str) -> None:
+        """Topics of broker *name* that are registered from now on are as it says."""
+        self._wiped.pop(name, None)
 
     def _put(self, topic: str, queues: QueueData) -> None:
         known = self._topics.setdefault(topic, {})

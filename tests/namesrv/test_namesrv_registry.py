@@ -183,7 +183,7 @@ def test_write_permission() -> None:
     assert names.routes.change_write_permission("unknown", True) == 0
 
 
-def test_a_wiped_broker_is_wiped_for_later_topics_until_it_has_gone() -> None:
+def test_a_wiped_broker_is_wiped_for_later_topics_until_it_unregisters() -> None:
     """One that is to be emptied would fill again with every topic that is made there."""
     names = registry()
     names.register(registration(), ONE, 0.0)
@@ -194,8 +194,11 @@ def test_a_wiped_broker_is_wiped_for_later_topics_until_it_has_gone() -> None:
     )
     assert names.register(later, ONE, 0.1).is_table_taken
     assert {_permission(names, topic) for topic in ("T", "L")} == {4}
+    assert [lease.broker for lease in names.expire(4.0)] == ["b"]  # it stood still for a while
+    names.register(registration(), ONE, 5.0)
+    assert _permission(names, "T") == 4
     names.unregister("c", "b", "127.0.0.1:1")
-    names.register(registration(), ONE, 0.2)
+    names.register(registration(), ONE, 6.0)
     assert _permission(names, "T") == 6
 
 
