@@ -91,8 +91,7 @@ class StoreServer:
         """Called when the disk has nothing to write for a moment."""
 
         self._may_read = False
-        self._is_read_beside = False
-        """A read had its turn while the kernel wrote: it needs none when the commit is done."""
+        """The next read that gave way has its turn."""
 
         self._read_again_at = 0.0
         self._committed_at = 0.0
@@ -359,11 +358,8 @@ class StoreServer:
             return
         if committer.has_room:
             batch = self.context.engine.take_writes()
-            if batch is not None:
-                is_awaited = bool(self.context.backlog)
-                if committer.submit(batch, is_loop_wanted=is_awaited):
-                    self._is_read_beside = True
-                    self._may_read |= clock.monotonic() >= self._read_again_at
+            if batch is not None and committer.submit(batch):
+                self._may_read |= clock.monotonic() >= self._read_again_at
 
     def committed(self, batch: WriteBatch, seconds: float) -> None:
         """*batch* is durable: give its answers, serve what it made visible, send the next."""
@@ -372,9 +368,8 @@ class StoreServer:
         self.context.engine.confirm(batch)
         self._loop.call_soon(self.commit_ended)  # the answers leave first
         self._commit()
-        self._may_read |= not self._is_read_beside
-        self._is_read_beside = False
         self._committed_at = clock.monotonic()
+        self._may_read |= self._committed_at >= self._read_again_at
         context = self.context
         has_more = self._sends or context.engine.has_woken or context.backlog
         if has_more or context.appends.byte_count:

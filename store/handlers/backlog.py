@@ -2,10 +2,9 @@
 Reads of old messages give way to sends: who catches up costs those who send as little as can be.
 
 While there are commits, pulls far behind the head of their queue run one at a time: one with each
-commit, while the kernel writes it and those who sent must wait anyway (where a thread writes, one
-after each, so that the thread finds Python free); others in the pauses between commits, but not
-where the next send is expected. So readers go on however busy the disk is, and a send waits for one
-read at most.
+commit, beside it if the kernel writes it and those who sent must wait anyway, else after it; others
+in the pauses between commits, but not where the next send is expected. So readers go on however
+busy the disk is, and a send waits for one read at most.
 """
 
 from collections import deque

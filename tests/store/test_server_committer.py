@@ -282,6 +282,21 @@ async def test_a_small_commit_stays_on_the_loop_while_the_disk_is_fast(disk: Rea
     await run.committer.close()
 
 
+async def test_a_small_commit_does_not_wait_for_the_kernels_worker(disk: RealDisk) -> None:
+    """What the kernel could write stays on the loop, too: its worker's turn may be 3 ms away."""
+    kernel_or_skip(disk).close()
+    kernel = Counting(disk)
+    run = Run(disk, in_place_bytes_max=IN_PLACE_BYTES_MAX, kernel=kernel)
+    blocks = Blocks(disk)
+    fast(run)
+    assert not run.committer.submit(blocks.batch(300))
+    assert (kernel.begun_count, len(run.done)) == (0, 1), "done when submit returned"
+    assert run.committer.submit(blocks.batch(IN_PLACE_BYTES_MAX))
+    await run.until_done(2)
+    await run.committer.close()
+    assert blocks.are_there()
+
+
 def test_the_pace_of_a_disk() -> None:
     """Fast: of the last hundred few took a millisecond or more, and none of them far more."""
     pace = Pace()
