@@ -70,6 +70,35 @@ async def test_a_durable_session_resumes_with_its_packet_ids(broker: FakeBroker)
             assert await client.receive() == Publish("d/3", b"3", 1, packet_id=3)
 
 
+async def test_a_durable_session_is_a_member_of_its_shares_again(broker: FakeBroker) -> None:
+    """What nobody took meanwhile comes, and what is published from now on."""
+    connect = Connect(V5, "dur", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (_, first), gateway(broker, "gw-2") as (_, second):
+        async with MqttClient(first, connect) as client:
+            await client.subscribe(SubscribeItem("$share/g/t", 1))
+        async with MqttClient(second, Connect(V5, "pub")) as pub:
+            await pub.publish("t", b"away", 1)
+            async with MqttClient(second, connect) as client:
+                await pub.publish("t", b"here", 1)
+                assert [packet.payload for packet in await client.publishes(2)] == [
+                    b"away",
+                    b"here",
+                ]
+
+
+async def test_whose_retained_value_a_will_is_goes_with_it(broker: FakeBroker) -> None:
+    """As with a client's own publishes: by option it is judged when it is handed out."""
+    for checks in (True, False):
+        will = Will("will", b"gone", 1, retain=True)
+        async with (
+            gateway(broker, "gw-1", checks_retained_source=checks) as (_, address),
+            MqttClient(address, Connect(V5, "w", will=will)),
+        ):
+            kept = session_of(broker, "w").will
+            assert kept is not None
+            assert bool(kept.properties) is checks
+
+
 async def test_a_kept_session_resumed_for_the_last_time(broker: FakeBroker) -> None:
     """With expiry 0 it still gets what waited; then it ends and leaves nothing."""
     async with gateway(broker, "gw-1") as (_, address):

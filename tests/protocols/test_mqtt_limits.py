@@ -1,6 +1,7 @@
 """Limits of an MQTT listener: what is refused, in which words, and what waits."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -11,6 +12,8 @@ from protocols.mqtt.packets import (
     V5,
     V311,
     Connect,
+    Puback,
+    Publish,
     Reason,
     SubscribeItem,
     Will,
@@ -150,6 +153,25 @@ async def test_retained_values_age() -> None:
         await client.publish("old", b"x", 1, retain=True)
         await client.publish("new", b"x", 1, retain=True)
         services.broker.retained["", "old"].store_ms -= 2000
+        assert await client.subscribe(SubscribeItem("#", 0)) == (0,)
+        assert (await client.publishes(1))[0].topic == "new"
+        assert await client.is_silent()
+
+
+async def test_an_expired_retained_value_is_not_handed_out() -> None:
+    """[MQTT-3.3.2-5], also while its store has not dropped it yet."""
+    async with (
+        gateway() as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        lasting = ((int(Property.MESSAGE_EXPIRY), 1000),)
+        for number, topic in enumerate(("old", "new"), 1):
+            client.send(Publish(topic, b"x", 1, True, packet_id=number, properties=lasting))
+            assert await client.receive() == Puback(number)
+        old = services.broker.retained["", "old"]
+        past, count = re.subn(rb"(TG_EXPIRES_AT\x01)\d+", rb"\g<1>1000", old.properties_text)
+        assert count == 1
+        old.properties_text = past
         assert await client.subscribe(SubscribeItem("#", 0)) == (0,)
         assert (await client.publishes(1))[0].topic == "new"
         assert await client.is_silent()
