@@ -97,6 +97,23 @@ def test_consumers_of_a_rewritten_topic_find_it() -> None:
     assert ("us", "PLANTS") in read
 
 
+def test_consumers_read_what_publishers_may_have_put_elsewhere() -> None:
+    """Who and how they publish is not the consumer's; a route that takes all is the last one."""
+    routes = table(
+        {"name": "own", "when": {"topic": "own/{identity}/#"}, "to": [{"cluster": "us"}]},
+        {"name": "amqp", "when": {"protocol": "amqp"}, "to": [{"cluster": "asia"}]},
+        {"name": "default", "to": [{"cluster": "eu"}]},
+        {"name": "unreachable", "to": [{"cluster": "mars"}]},
+    )
+
+    def read(subject: str) -> set[str]:
+        found = routes.consume_targets(facts(subject, operation="consume"))
+        return {target.cluster for target in found}
+
+    assert read("own/dev-8/x") == {"us", "asia", "eu"}
+    assert read("other/dev-7/x") == {"asia", "eu"}
+
+
 def test_no_route_is_no_decision() -> None:
     """A table without a default refuses what it does not name."""
     assert table(ROUTES[0]).decide(facts("x", "amqp")) is None

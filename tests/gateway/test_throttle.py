@@ -86,6 +86,19 @@ def test_inflight_is_released_by_results() -> None:
     assert take(buckets, 3, 0, 1.0).refused_by == ""
 
 
+def test_a_bucket_that_is_full_and_holds_nothing_may_be_forgotten() -> None:
+    """Whoever it is of finds a new one as full; the limits that an entry lacks do not matter."""
+    (rate,) = throttle(DEVICE).buckets(facts())
+    assert rate.is_idle(1.0)
+    take([rate], 1, 0, 1.0)
+    assert [rate.is_idle(now) for now in (1.05, 1.2)] == [False, True]
+    (inflight,) = throttle({"name": "t", "inflight": 5}).buckets(facts())
+    take([inflight], 1, 0, 1.0)
+    assert not inflight.is_idle(9.0)
+    release([inflight], 1)
+    assert inflight.is_idle(9.0)
+
+
 def test_conditions_choose_the_entries() -> None:
     """An entry for one protocol leaves the others alone, at no cost."""
     limits = throttle({**DEVICE, "when": {"protocol": ["mqtt"]}})
