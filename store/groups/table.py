@@ -45,6 +45,9 @@ class GroupTable:
         self._by_number: dict[int, Group] = {}
         self._by_name: dict[str, Group] = {}
         self._by_topic: dict[str, dict[Group, None]] = {}
+        self.on_dropped: Callable[[Group], None] = lambda group: None
+        """Who keeps something for a group."""
+
         self._next_number = 1
         self._next_volatile = VOLATILE_FROM
         self.epoch_start = 0
@@ -96,10 +99,11 @@ class GroupTable:
             self._by_number[number] = self._by_name[spec.name] = group
             if number < VOLATILE_FROM:
                 self._next_number = max(self._next_number, number + 1)
+        self._leave_topics(group)
         group.respec(spec)
         group.owner_epoch = spec.owner_epoch
         self._sync_reads(group, rows)
-        self._sync_topics(group)
+        self._join_topics(group)
         if cut:
             cut_off(group, cut, epoch)
         return group
@@ -197,9 +201,15 @@ class GroupTable:
             if stop_at >= 0:
                 group.end_read(read, stop_at, to_position)
 
-    def _sync_topics(self, group: Group) -> None:
-        for groups in self._by_topic.values():
-            groups.pop(group, None)
+    def _leave_topics(self, group: Group) -> None:
+        for read in group.spec.reads:
+            groups = self._by_topic.get(read.topic)
+            if groups is not None:
+                groups.pop(group, None)
+                if not groups:
+                    del self._by_topic[read.topic]
+
+    def _join_topics(self, group: Group) -> None:
         for read in group.spec.reads:
             if read.topic:
                 self._by_topic.setdefault(read.topic, {})[group] = None
@@ -227,8 +237,8 @@ class GroupTable:
             self._core.queues.note_unread(queue)
         self._by_number.pop(group.number, None)
         self._by_name.pop(group.name, None)
-        for groups in self._by_topic.values():
-            groups.pop(group, None)
+        self._leave_topics(group)
+        self.on_dropped(group)
 
     def queue_dropped(self, queue: Queue) -> None:
         for group, read in list(queue.readers):

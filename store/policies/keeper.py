@@ -59,6 +59,7 @@ class Keeper:
         """Queues whose policy is asked before an item enters."""
 
         deliveries.expire = self.expire
+        groups.on_dropped = self._dropped
 
     # ── who is guarded ──────────────────────────────────────────────────────────────────
 
@@ -126,6 +127,11 @@ class Keeper:
                     self._guard(group, terms, queue, now)
         for group in list(self._groups):
             self.opened(group, now)
+
+    def _dropped(self, group: Group) -> None:
+        """Or it would be kept, with its queue: nothing becomes ready there again."""
+        if group.guard is not None and self._guards.get(group.number) is group.guard:
+            del self._guards[group.number]
 
     def used(self, group: Group | None, now: Now) -> None:
         """A client used the queue: its idle time begins anew."""

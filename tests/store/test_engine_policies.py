@@ -90,6 +90,31 @@ def test_the_oldest_make_room(store: Store) -> None:
     assert store.all_bodies(group) == [b"3", b"4", b"5"]
 
 
+def test_queues_that_come_and_go_leave_nothing(store: Store) -> None:
+    """Thousands of workers declare queues of their own that go with them."""
+    for incarnation in range(7, 10):
+        key = queue_key("", QueueKind.AMQP, "//q", incarnation)
+        store.create(key, "//q", {"group": GROUP, "incarnation": incarnation, "max_length": 2})
+        store.put(b"1", key=key)
+        store.engine.light_queues.drop(key, GROUP, store.now)
+        store.drain()
+    keeper = store.engine._keeper
+    assert (len(keeper._guards), len(keeper.judges)) == (0, 0)
+
+
+def test_groups_that_come_and_go_leave_nothing(store: Store) -> None:
+    store.topic("t", 1)
+    groups = store.engine._parts.groups
+    for number in range(3):
+        store.open(f"g{number}", [ReadItem(tag=0, topic="t")])
+        store.open(f"g{number}", [ReadItem(tag=0, key=filter_key("f"))])
+        store.open(f"g{number}", [ReadItem(tag=0, topic="t"), ReadItem(tag=1, topic="t")])
+        assert len(groups._by_topic["t"]) == 1
+        store.engine.drop_group(f"g{number}", 0, store.now)
+        store.drain()
+    assert not groups._by_topic
+
+
 def test_only_ready_messages_count_and_returned_ones_go_first(store: Store) -> None:
     """Limit 2, two out, three published, both returned: the last two stay (as RabbitMQ does)."""
     group = store.queue(max_length=2)
