@@ -431,8 +431,7 @@ class Client:
 
     def _half_closed(self, driver: Driver[Event]) -> bool:
         """True: what it asked for before is still to be answered."""
-        connection = self.connection
-        if self._opening or self._is_busy or connection.is_behind or connection.unanswered_count:
+        if self._opening is not None or self._is_busy or self.connection.unanswered_count:
             self.front.tasks.start(self._answer_out(), name="half-closed")
             return True
         return False
@@ -442,9 +441,6 @@ class Client:
             async with asyncio.timeout(ANSWERS_S_MAX):
                 if self._opening is not None:
                     await asyncio.wait((self._opening,))
-                while self.connection.is_behind:
-                    self._next_turn()
-                    await asyncio.sleep(0)
                 await self._answered_all()
         self.driver.close()
 

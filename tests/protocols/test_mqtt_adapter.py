@@ -23,6 +23,8 @@ from protocols.mqtt.packets import (
     Connect,
     Disconnect,
     Packet,
+    Pingreq,
+    Pingresp,
     Puback,
     Pubcomp,
     Publish,
@@ -418,6 +420,17 @@ async def test_all_that_a_client_said_before_it_left_counts(
         assert heard[count].payload == b"last"
         assert is_orderly or heard[-1].payload == b"gone"
         assert await sub.is_silent()
+
+
+async def test_who_says_no_more_has_all_answers(served: Served) -> None:
+    """However many turns they take: the socket is closed behind the last."""
+    _, address = served
+    count = 2 * TURN_PACKETS_MAX
+    async with MqttClient(address, Connect(V5, "asks")) as client:
+        client._writer.write(encode_packet(Pingreq(), V5) * count)
+        client._writer.write_eof()
+        assert [await client.receive() for _ in range(count)] == [Pingresp()] * count
+        assert await client.receive() is None
 
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])
