@@ -154,9 +154,9 @@ class GatewayPipeline:
         results = await future
         return [results[index] for index in range(len(results))]
 
-    def withdraw(self, call: Call) -> None:
+    def withdraw(self, call: Call, *, is_taken: bool) -> None:
         lane = self._lanes.of(call)
-        lane.is_withdrawn = True  # what was posted in this tick is in no lane yet
+        lane.is_withdrawn = is_taken  # what was posted in this tick is in no lane yet
         if not lane.batches:
             return
         for batch in lane.batches:

@@ -47,10 +47,14 @@ class Pipeline(Protocol):
         """``post`` for those who can wait."""
         ...
 
-    def withdraw(self, call: Call) -> None:
+    def withdraw(self, call: Call, *, is_taken: bool) -> None:
         """
         The publisher is gone: what it posted under once-keys and is on no way to a store yet is
         not stored. It sends that again elsewhere, and may have ended the exchange by then.
+
+        Args:
+            is_taken: it is elsewhere already, so what was posted in this tick is not stored either;
+                otherwise that was its last word, and counts.
         """
         ...
 

@@ -459,7 +459,7 @@ class Client:
             self._is_leaving = True
             if self._inbound is not None and self.opened.is_kept:
                 self._inbound.is_over = True
-                self.front.services.pipeline.withdraw(self.opened.call)
+                self.front.services.pipeline.withdraw(self.opened.call, is_taken=self._is_taken)
             self.front.leaving.start(self._let_go(self.opened), name="leave")
 
     async def _let_go(self, opened: Opened) -> None:

@@ -213,19 +213,28 @@ def _client_of(core: Core, broker: str, *others: str) -> str:
     return next(key for key in map(str, range(100)) if rendezvous(key, names) == broker)
 
 
-async def test_what_a_publisher_that_left_has_just_sent_is_not_stored(tmp_path: Path) -> None:
-    """A gateway that stood still reads it together with the news that others serve the client."""
+@pytest.mark.parametrize(
+    ("is_taken", "expected"), [(True, Code.HA_NOT_AVAILABLE), (False, Code.OK)]
+)
+async def test_what_a_publisher_that_left_has_just_sent(
+    tmp_path: Path, is_taken: bool, expected: Code
+) -> None:
+    """
+    It counts; unless a gateway that stood still reads it together with the news that others serve
+    the client.
+    """
     stores = StoreCluster(tmp_path)
     await stores.start("a")
     core = await _core("gw-1", stores, 1)
-    message, caller = Message(Head(subject="t", qos=2, order_key="c"), b"1", once_key=KEY), call()
+    head = Head(subject="t", qos=2, order_key="c")
+    message, caller = Message(head, b"1", once_key=KEY), call()
     codes: list[Code] = []
     for one in (message, message._replace(once_key=b"")):
         core.pipeline.post(caller, [one], lambda results: codes.append(results[0].code))
-    core.pipeline.withdraw(caller)
+    core.pipeline.withdraw(caller, is_taken=is_taken)
     core.pipeline.forget(caller)
     await until(lambda: len(codes) == 2)
-    assert codes == [Code.HA_NOT_AVAILABLE, Code.OK]
+    assert codes == [expected, Code.OK]
     await core.stop()
     await stores.stop()
 
@@ -253,7 +262,7 @@ async def test_what_never_ran_of_a_publisher_that_left_is_not_stored_later(
         await until(lambda: link._frames.in_flight_count)
         await stores.stop_store("a")
         await until(lambda: link.state is LinkState.LOST)
-    core.pipeline.withdraw(caller)
+    core.pipeline.withdraw(caller, is_taken=True)
     await stores.start_store("a")
     (gone,), (plain,) = await asyncio.gather(*sent)
     assert (gone.code, plain.code) == (Code.HA_NOT_AVAILABLE, Code.OK)
@@ -283,7 +292,7 @@ async def test_what_a_publisher_that_left_had_waiting_is_not_stored_later(
     ]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    core.pipeline.withdraw(caller)
+    core.pipeline.withdraw(caller, is_taken=True)
     await stores.start_store("a")
     (gone,), (plain,), (late,) = await asyncio.gather(*waiting)
     assert (gone.code, plain.code, late.code) == (

@@ -210,7 +210,7 @@ async def test_a_publisher_that_left_takes_its_qos_2_with_it(start: Start) -> No
     world.post(sender, [Message(PINNED, b"0")])
     world.post(sender, [Message(PINNED, b"1", once_key=b"k" * 16)])
     await turns()
-    world.pipeline.withdraw(sender)
+    world.pipeline.withdraw(sender, is_taken=False)
     world.is_away = False
     assert await world.answered(2) == [Code.OK, Code.HA_NOT_AVAILABLE]
     assert [body for _, _, body in world.b.stored()] == [b"0"]

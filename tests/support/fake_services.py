@@ -76,7 +76,7 @@ class FakePipeline:
         self._broker.wake()
         return results
 
-    def withdraw(self, call: Call) -> None:
+    def withdraw(self, call: Call, *, is_taken: bool) -> None:
         """Nothing waits here."""
 
     def forget(self, call: Call) -> None:
