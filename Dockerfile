@@ -8,7 +8,7 @@ COPY store store
 COPY namesrv namesrv
 COPY spark spark
 COPY conf conf
-ARG EXTRAS=""
+ARG EXTRAS="[speed]"
 RUN python -m venv /opt/tidegate \
     && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check ".${EXTRAS}"
 

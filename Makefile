@@ -18,7 +18,7 @@ $(BIN)/python:
 	@$(BIN)/python -m pip --quiet uninstall --yes setuptools 2>/dev/null || true
 
 $(VENV)/.default: pyproject.toml | $(BIN)/python
-	$(PIP) -e .
+	$(PIP) -e '.[speed]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.default

@@ -144,6 +144,8 @@ class Lagging:
 
     def sealed(self) -> dict[int, int]:
         """Number of a queue → the newest segment in whose file it has entries."""
+        if not len(self):
+            return {}
         return dict(zip(self._numbers.tolist(), self._segments.tolist(), strict=True))
 
 

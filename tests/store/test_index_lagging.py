@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from protocols.remoting.private import ReadItem
+from store.index import lagging
 from store.index.lagging import HELD_MAX
 from store.plain import PlainHead, PlainRun
 from tests.store.engine_kit import SMALL, Driver, body_of, make_record
@@ -184,3 +185,9 @@ def test_a_topic_that_ends_leaves_nothing_behind() -> None:
     store.drain()
     known = {queue.number for queue in store.engine._core.queues}
     assert store.engine._core.lagging.sealed().keys() <= known
+
+
+def test_a_store_without_numpy_takes_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing lags there; numpy is an extra."""
+    monkeypatch.setattr(lagging, "np", None)
+    snapshot(Driver())
