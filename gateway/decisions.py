@@ -322,8 +322,7 @@ class Decider:
             known = self._route(cluster, topic, now_ms, is_named_by_route=is_named)
             places, is_movable = self._places(cluster, call, head, known, pinned, route)
         elif not pinned and spread:
-            names = cluster.open_stores(link.broker for link in cluster.up_links())
-            places = tuple((cluster.links[name], 0) for name in names)
+            places = tuple((link, 0) for link in cluster.open_links())
             is_movable = True
             if not places:
                 raise away(cluster.name)

@@ -23,6 +23,12 @@ BASE64_PREFIX: Final = "base64:"
 EVENT_PREFIX: Final = "CE_"
 """An attribute of a CloudEvent, as the CloudEvents Java SDK stores it in RocketMQ."""
 
+EVENT_CONTENT_TYPE: Final = EVENT_PREFIX + "contenttype"
+"""The media type of its data, where that SDK reads it."""
+
+NO_DATA: Final = b"\x00"
+"""The body of an event without data: RocketMQ takes no empty one."""
+
 CLIENT_BYTES_MAX: Final = 1024
 """Client ids up to this size are stored with what the client publishes; of others, a digest."""
 

@@ -148,6 +148,12 @@ class ClusterClient:
         names = list(brokers)
         return [name for name in names if self.routes.takes_messages(name)] or names
 
+    def open_links(self) -> list[RunningLink]:
+        """Of the stores that take traffic those that are not being emptied; all, when each is."""
+        return [
+            self.links[name] for name in self.open_stores(link.broker for link in self.up_links())
+        ]
+
     def link(self, broker: str) -> RunningLink:
         """The link to a store that takes traffic, or will in a moment. Raises Refused."""
         link = self.links.get(broker)
@@ -161,7 +167,7 @@ class ClusterClient:
 
     def place(self, key: str) -> str:
         """The store that a new pinned queue of this key goes to. Raises Refused."""
-        broker = rendezvous(key, self.open_stores(link.broker for link in self.up_links()))
+        broker = rendezvous(key, (link.broker for link in self.open_links()))
         if not broker:
             raise Refused(Code.HA_NOT_AVAILABLE, self.name, "no store of the cluster is up")
         return broker
@@ -172,8 +178,7 @@ class ClusterClient:
 
         Raises Refused if none is up, or all refuse.
         """
-        open_stores = self.open_stores(link.broker for link in self.up_links())
-        links = [link for link in self.up_links() if link.broker in open_stores]
+        links = self.open_links()
         if not links:
             raise Refused(Code.HA_NOT_AVAILABLE, topic, "no store of the cluster is up")
         results = await asyncio.gather(

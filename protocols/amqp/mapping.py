@@ -35,7 +35,8 @@ from protocols.canonical import (
 )
 from protocols.stored_names import (
     ESCAPED_PREFIX,
-    EVENT_PREFIX,
+    EVENT_CONTENT_TYPE,
+    NO_DATA,
     USER_PREFIX,
     is_system,
     number_of,
@@ -63,12 +64,6 @@ CLOUDEVENTS_PREFIX: Final = "ce-"
 
 CLOUDEVENTS_PREFIXES: Final = (CLOUDEVENTS_PREFIX, "cloudEvents:", "cloudEvents_")
 """Read too: the prefixes of the CloudEvents AMQP binding 1.0.2, section 3.1.3."""
-
-EVENT_CONTENT_TYPE: Final = EVENT_PREFIX + "contenttype"
-"""The media type of an event's data, where the CloudEvents Java SDK reads it: content-type here."""
-
-NO_DATA: Final = b"\x00"
-"""The body of a stored event without data: RocketMQ takes no empty one."""
 
 REPLY_TO_HEADER: Final = "x-reply-to-topic"
 """The key of ``amq.topic`` that an answer goes to: MQTT's response topic in RabbitMQ from 3.13 on

@@ -20,13 +20,16 @@ from protocols.cloudevents.modes import (
     decode_structured,
     parse_time_ms,
 )
-from protocols.stored_names import EVENT_PREFIX, USER_PREFIX, is_system, number_of
+from protocols.stored_names import (
+    EVENT_CONTENT_TYPE,
+    EVENT_PREFIX,
+    NO_DATA,
+    USER_PREFIX,
+    is_system,
+    number_of,
+)
 
 PREFIX: Final = EVENT_PREFIX
-CONTENT_TYPE: Final = "CE_contenttype"
-NO_DATA: Final = b"\x00"
-"""RocketMQ refuses empty bodies."""
-
 HEADS_MAX: Final = 4096
 """Heads kept per listener; beyond, the oldest goes."""
 
@@ -76,7 +79,7 @@ def to_message(event: Event, topic: str, heads: Heads) -> Message:
     attributes = event.attributes
     pairs = [(PREFIX + name, value) for name, value in attributes.items()]
     if event.content_type:
-        pairs.append((CONTENT_TYPE, event.content_type))
+        pairs.append((EVENT_CONTENT_TYPE, event.content_type))
         pairs.append(("TG_CONTENT_TYPE", event.content_type))
     pairs += [(own, attributes[name]) for name, own in EXTENSIONS.items() if attributes.get(name)]
     identifier = attributes["id"]
@@ -146,11 +149,11 @@ def _event_of(message: StoredMessage) -> Event:
     attributes = {
         name.removeprefix(PREFIX): value
         for name, value in message.property_pairs()
-        if name.startswith(PREFIX) and name != CONTENT_TYPE
+        if name.startswith(PREFIX) and name != EVENT_CONTENT_TYPE
     }
     for name, value in _shared(message.properties).items():
         attributes.setdefault(name, value)
-    content_type = message.properties.get(CONTENT_TYPE, "")
+    content_type = message.properties.get(EVENT_CONTENT_TYPE, "")
     body = body_of(message)
     return Event(
         attributes=attributes,

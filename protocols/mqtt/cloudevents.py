@@ -17,15 +17,12 @@ import msgspec
 
 from protocols.canonical import Message, Properties
 from protocols.errors import MALFORMED
-from protocols.stored_names import EVENT_PREFIX
+from protocols.stored_names import EVENT_CONTENT_TYPE, EVENT_PREFIX, NO_DATA
 
 REQUIRED: Final = ("specversion", "id", "source", "type")
 ATTRIBUTE: Final = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents 1.0.2, 3.1
 STRUCTURED: Final = "application/cloudevents+json"
 CONTENT_TYPE: Final = "TG_CONTENT_TYPE"
-EVENT_CONTENT_TYPE: Final = EVENT_PREFIX + "contenttype"
-NO_DATA: Final = b"\x00"
-"""The body of an event without data: RocketMQ takes no empty one."""
 
 ATTRIBUTES_MAX: Final = 200
 

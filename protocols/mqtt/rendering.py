@@ -22,13 +22,10 @@ from protocols.remoting.record_rows import bodies_of_alike
 from protocols.remoting.records import record_parts, take_alike
 from protocols.remoting.templates import RecordTemplate
 from protocols.rows import ROWS_MIN
-from protocols.stored_names import number_of, subject_of
+from protocols.stored_names import NO_DATA, number_of, subject_of
 
 QOS_OF: Final = {b"0": 0, b"2": 2}
 """QoS of a stored publish by its ``mqtt_qos``; what has none counts as QoS 1."""
-
-NO_DATA: Final = b"\x00"
-"""The body of a CloudEvent without data: RocketMQ takes no empty one."""
 
 ID_MARK: Final = b"UNIQ_KEY\x01"
 ID_BYTES: Final = RecordTemplate.ID_BYTES

@@ -13,7 +13,15 @@ from gateway.clusters.link import LinkState
 from gateway.clusters.selector import rendezvous
 from gateway.clusters.tidegate import TidegateLink
 from gateway.copies import TARGETS_MAX
-from protocols.canonical import ONCE_BYTES, RELEASED_ONCE_PREFIX, Head, Message, QueueKind, QueueRef
+from protocols.canonical import (
+    ONCE_BYTES,
+    RELEASED_ONCE_PREFIX,
+    Call,
+    Head,
+    Message,
+    QueueKind,
+    QueueRef,
+)
 from protocols.errors import Code
 from protocols.groups import GroupSpec, Read
 from tests.support.core import Core, ListSink, call, until
@@ -207,6 +215,18 @@ async def _core(name: str, stores: StoreCluster, store_count: int) -> Core:
     return core
 
 
+async def _publisher(tmp_path: Path) -> tuple[StoreCluster, Core, Message, Call]:
+    """One whose first message is stored, and the message that it sends next."""
+    stores = StoreCluster(tmp_path)
+    await stores.start("a")
+    core = await _core("gw-1", stores, 1)
+    head = Head(subject="t", qos=2, order_key="c")
+    message, caller = Message(head, b"1", once_key=KEY), call()
+    (first,) = await core.pipeline.send(caller, [Message(head, b"0")])
+    assert first.code == Code.OK
+    return stores, core, message, caller
+
+
 def _client_of(core: Core, broker: str, *others: str) -> str:
     """A client id whose QoS 2 publishes go to *broker*, were there these stores."""
     names = sorted({broker, *others, *core.cluster.links})
@@ -244,13 +264,7 @@ async def test_what_never_ran_of_a_publisher_that_left_is_not_stored_later(
 ) -> None:
     """A frame of a gateway whose presence had ended is settled under the next epoch."""
     monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
-    stores = StoreCluster(tmp_path)
-    await stores.start("a")
-    core = await _core("gw-1", stores, 1)
-    head = Head(subject="t", qos=2, order_key="c")
-    message, caller = Message(head, b"1", once_key=KEY), call()
-    (first,) = await core.pipeline.send(caller, [Message(head, b"0")])
-    assert first.code == Code.OK
+    stores, core, message, caller = await _publisher(tmp_path)
     (link,) = core.cluster.links.values()
     assert isinstance(link, TidegateLink)
     with monkeypatch.context() as patched:
@@ -276,13 +290,7 @@ async def test_what_a_publisher_that_left_had_waiting_is_not_stored_later(
     """It sends it again elsewhere; once that is released, the late one would be a second."""
     monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
     monkeypatch.setattr(resends, "LOST_S_MAX", PATIENCE_S)
-    stores = StoreCluster(tmp_path)
-    await stores.start("a")
-    core = await _core("gw-1", stores, 1)
-    head = Head(subject="t", qos=2, order_key="c")
-    message, caller = Message(head, b"1", once_key=KEY), call()
-    (first,) = await core.pipeline.send(caller, [Message(head, b"0")])
-    assert first.code == Code.OK
+    stores, core, message, caller = await _publisher(tmp_path)
     await stores.stop_store("a")
     (link,) = core.cluster.links.values()
     await until(lambda: link.state is LinkState.LOST)
