@@ -58,7 +58,7 @@ class LimitsConfig(ConfigModel):
 
     once_keys_max: Count = Field(default=200_000, ge=1000)
     """Keys of sends that are stored once however often they come (MQTT's QoS 2, wills,
-    dead letters); of more than that the oldest are forgotten."""
+    dead letters, `Idempotency-Key`); of more than that the oldest are forgotten."""
 
     timers_max: Count = Field(default=20_000_000, ge=0)
     """Delayed messages that wait for their time; more are told SYSTEM_BUSY."""
