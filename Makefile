@@ -1,7 +1,7 @@
 # Every target works on a fresh clone: it installs what it needs first, and quickly when nothing
-# changed. PYTHON picks the interpreter (3.11 or newer) of the environment in .venv/.
+# changed. PYTHON is the interpreter (3.11 or newer) of the environment in .venv/.
 
-PYTHON ?= python3
+PYTHON ?= $(shell .ci/python)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
