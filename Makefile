@@ -14,7 +14,7 @@ help: ## list the targets
 # Stamps name what is installed; pyproject.toml is all that can change it.
 # What ensurepip brings besides pip is of no use at run time.
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	$(or $(PYTHON),$(error no interpreter)) -m venv $(VENV)
 	@$(BIN)/python -m pip --quiet uninstall --yes setuptools 2>/dev/null || true
 
 $(VENV)/.default: pyproject.toml | $(BIN)/python

@@ -63,7 +63,15 @@ def gateways(addresses: str, protocol: str, zone: str, topic: str, as_json: bool
         click.echo(json.dumps(found["gateways"]))
     else:
         _show(found)
+    if not found["gateways"]:
+        click.echo(_none_found(protocol, topic), err=True)
     sys.exit(0 if found["gateways"] or not (protocol or topic) else 1)
+
+
+def _none_found(protocol: str, topic: str) -> str:
+    wishes = {"speaks": protocol, "serves": topic}
+    asked = " and ".join(f"{verb} {wish}" for verb, wish in wishes.items() if wish)
+    return f"no gateway {asked or 'has told of itself'}"
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ queues per message (records of about 495 B, as measured in the format's prototyp
 ack 32 of a group; recovery of what was written.
 """
 
+import argparse
 import gc
 import os
 import struct
@@ -165,6 +166,8 @@ def bench_recovery(lights: int) -> tuple[float, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_engine", description=__doc__)
+    parser.parse_args()
     print(f"record {len(RECORD)} B, pid {os.getpid()}, struct {struct.calcsize('P') * 8} bit")
     for lights in (0, 1, 3):
         row = [bench_send(count, lights) for count in (1, 16, 256, 1024)]

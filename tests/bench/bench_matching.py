@@ -7,6 +7,7 @@ asked for once, in random order, by way of the gateway's table, and is wanted by
 best of some turns counts.
 """
 
+import argparse
 import random
 import time
 from collections.abc import Callable
@@ -57,6 +58,10 @@ def nanoseconds(form: Callable[[int], tuple[str, str]], count: int) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.bench_matching", description=__doc__
+    )
+    parser.parse_args()
     print(f"{'filters':12}" + "".join(f"{count:>12,}" for count in COUNTS) + "   ns a match")
     for name, form in FORMS.items():
         print(f"{name:12}" + "".join(f"{nanoseconds(form, count):12.0f}" for count in COUNTS))

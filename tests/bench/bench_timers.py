@@ -5,7 +5,7 @@ Run: ``python -m tests.bench.bench_timers [count]``. Timers lie evenly over 400 
 turned to each next one, and what is due is popped.
 """
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
@@ -36,7 +36,9 @@ def fire(wheel: Wheel) -> tuple[int, float, float]:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_timers", description=__doc__)
+    parser.add_argument("count", nargs="?", type=int, default=1_000_000, help="timers (1,000,000)")
+    count = parser.parse_args().count
     wheel = Wheel()
     wheel.advance(NOW_MS)
     before, began = resident_bytes(), time.process_time()

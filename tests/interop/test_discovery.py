@@ -18,6 +18,7 @@ from protocols.remoting.bodies import ClusterInfo, decode_body
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
+from tests.support import commands
 from tests.support.commands import output_of
 from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
@@ -199,6 +200,9 @@ def test_clients_ask_for_gateways(daemons: Daemons) -> None:
     }
     assert found["partitions"] == [{"cluster": "DefaultCluster", "broker": "broker-a", "queues": 4}]
     assert asked("topic=nowhere")["gateways"] == []
+    none = commands.tidegate("namesrv", "gateways", "-n", address, "--protocol", "soap")
+    assert (none.returncode, none.stdout) == (1, "")
+    assert none.stderr == "no gateway speaks soap\n"
     rows = tidegate("namesrv", "gateways", "-n", address, "--protocol", "amqp", "--zone", "z1")
     assert [row["gateway"] for row in rows] == ["gw-1", "gw-2"]
     with urllib.request.urlopen(f"http://{name.addresses['metrics']}/metrics") as answer:
