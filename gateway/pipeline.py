@@ -155,17 +155,18 @@ class GatewayPipeline:
         return [results[index] for index in range(len(results))]
 
     def withdraw(self, call: Call, *, is_taken: bool) -> None:
-        lane = self._lanes.of(call)
-        lane.is_withdrawn = is_taken  # what was posted in this tick is in no lane yet
-        if not lane.batches:
+        if not self._lanes.of(call).withdraw(is_taken=is_taken):
             return
-        for batch in lane.batches:
-            batch.is_withdrawn = True
         for cluster in self._clusters.values():
             for link in cluster.links.values():
                 for run in link.take_withdrawn():
                     run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
         self.waits.again(call)
+
+    def may_store_late(self, call: Call) -> bool:
+        lane = self._lanes.find(call)
+        has_come = any([one[0] is call and one[1][0].once_key for one in self._incoming])
+        return has_come or (lane is not None and lane.may_store_late)
 
     def forget(self, call: Call) -> None:
         has_come = any([posted[0] is call for posted in self._incoming])

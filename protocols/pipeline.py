@@ -58,6 +58,10 @@ class Pipeline(Protocol):
         """
         ...
 
+    def may_store_late(self, call: Call) -> bool:
+        """Whether something that it posted under a once-key is not answered and not withdrawn."""
+        ...
+
     def forget(self, call: Call) -> None:
         """The connection of *call* has ended: what was remembered for it may go. Idempotent."""
         ...

@@ -384,6 +384,17 @@ class Lane:
         self.is_withdrawn = False
         """What it posted under once-keys is not to be stored any more: others may have it."""
 
+    def withdraw(self, *, is_taken: bool) -> bool:
+        """See ``Pipeline.withdraw``; False: nothing waits here."""
+        self.is_withdrawn = is_taken  # what was posted in this tick is in no lane yet
+        for batch in self.batches:
+            batch.is_withdrawn = True
+        return bool(self.batches)
+
+    @property
+    def may_store_late(self) -> bool:
+        return any([one.messages[0].once_key and not one.is_withdrawn for one in self.batches])
+
     def advance(self) -> None:
         """Answer every batch at the front that has all its copies."""
         if self._is_advancing:

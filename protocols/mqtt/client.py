@@ -118,12 +118,10 @@ class Client:
     # ── Owner, and the operator's hand ──────────────────────────────────────────────────
 
     def take_over(self) -> None:
-        """
-        The client id is another connection's now [MQTT-3.1.4-3].
-
-        One that is leaving writes its end down first: an orderly DISCONNECT has no will.
-        """
+        """The client id is another connection's now [MQTT-3.1.4-3]. One that is leaving writes its
+        end down first: an orderly DISCONNECT has no will."""
         if self._is_leaving and not self._is_taken:
+            self._withdraw(is_taken=True)
             return
         self._is_taken = True
         self.end(Reason.SESSION_TAKEN_OVER, "taken over by another connection")
@@ -457,10 +455,14 @@ class Client:
         """Begin to let the session go, once."""
         if not self._is_leaving and self.opened is not None:
             self._is_leaving = True
-            if self._inbound is not None and self.opened.is_kept:
-                self._inbound.is_over = True
-                self.front.services.pipeline.withdraw(self.opened.call, is_taken=self._is_taken)
+            self._withdraw(is_taken=self._is_taken)
             self.front.leaving.start(self._let_go(self.opened), name="leave")
+
+    def _withdraw(self, *, is_taken: bool) -> None:
+        """The session's next connection sends again what has no PUBREC."""
+        if self._inbound is not None and self.opened is not None and self.opened.is_kept:
+            self._inbound.is_over = True
+            self.front.services.pipeline.withdraw(self.opened.call, is_taken=is_taken)
 
     async def _let_go(self, opened: Opened) -> None:
         if self._forget is not None:

@@ -211,8 +211,10 @@ class Opened:
     def last_record(self, received: tuple[int, ...], asked_s: int) -> SessionRecord:
         """The session as its connection leaves it; *asked_s*: DISCONNECT's expiry, -1: none."""
         record, limit_s = self.owned.record, self.front.settings.session_expiry_s_max
+        is_late = self.front.services.pipeline.may_store_late(self.call)
         return msgspec.structs.replace(
             record,
+            is_contested=record.is_contested or is_late,
             received=received,
             given_up=self.given_up,
             next_id=self.next_id,

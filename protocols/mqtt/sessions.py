@@ -175,6 +175,9 @@ class Sessions:
         self._presence = presence
         self._owners: dict[str, tuple[Owner, int]] = {}
         # by key: who holds it here, at which owner epoch
+        self._late: dict[str, tuple[Call, int]] = {}
+        """By key: a connection that has left, and what it sent last waits for its store."""
+
         self._turns = Turns()
         self._tasks = Tasks("mqtt-sessions")
         self._holders = Holders()
@@ -328,6 +331,8 @@ class Sessions:
     def let_go(self, owned: Owned, owner: Owner, call: Call) -> None:
         """*owner*, whose connection *call* is of, no longer holds the session."""
         self._services.pipeline.forget(call)
+        if self._services.pipeline.may_store_late(call):
+            self._late[owned.record.key] = (call, owned.record.owner_epoch)
         holding = self._owners.get(owned.record.key)
         if holding is not None and holding[0] is owner:
             del self._owners[owned.record.key]
@@ -409,6 +414,10 @@ class Sessions:
             if holding is not None and (record is None or record.owner_epoch > holding[1]):
                 del self._owners[item.key]
                 holding[0].take_over()
+            late = self._late.get(item.key)
+            if late is not None and (record is None or record.owner_epoch > late[1]):
+                del self._late[item.key]
+                self._withdraw(late[0])
             if record is None:
                 self._holders.remove(item.key)
                 continue
@@ -421,9 +430,16 @@ class Sessions:
                 wait_ms = 0 if is_mine else int(HELP_S * 1000)
                 heapq.heappush(self._due, (due_ms + wait_ms, item.key, item.version))
 
+    def _withdraw(self, call: Call) -> None:
+        """Its client may have sent that again elsewhere, and end the exchange there."""
+        if self._services.pipeline.may_store_late(call):
+            self._services.pipeline.withdraw(call, is_taken=True)
+
     async def _sweep_for_ever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
+            may_store_late = self._services.pipeline.may_store_late
+            self._late = {key: one for key, one in self._late.items() if may_store_late(one[0])}
             orphans = self._holders.orphans(self._services.directory.is_live)
             for key in orphans + self._take_due():
                 if key not in self._busy:

@@ -24,7 +24,7 @@ from protocols.canonical import (
 )
 from protocols.errors import Code
 from protocols.groups import GroupSpec, Read
-from tests.support.core import Core, ListSink, call, until
+from tests.support.core import Core, ListSink, call, turns, until
 from tests.support.daemons import StoreCluster
 from tests.support.patience import PATIENCE_S
 
@@ -308,5 +308,35 @@ async def test_what_a_publisher_that_left_had_waiting_is_not_stored_later(
         Code.OK,
         Code.HA_NOT_AVAILABLE,
     )
+    await core.stop()
+    await stores.stop()
+
+
+async def test_what_waits_of_a_publisher_that_left_is_stored_unless_it_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was posted in the tick of its connection's end, and its store was away."""
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
+    stores, core, message, _ = await _publisher(tmp_path)
+    await stores.stop_store("a")
+    (link,) = core.cluster.links.values()
+    await until(lambda: link.state is LinkState.LOST)
+    codes: dict[str, list[Code]] = {}
+    callers = {name: call(name) for name in ("comes again", "stays away")}
+    for number, (name, caller) in enumerate(callers.items()):
+        told = codes[name] = []
+        one = message._replace(once_key=KEY[:-1] + bytes((number,)))
+        core.pipeline.post(caller, [one], lambda results, told=told: told.append(results[0].code))
+        core.pipeline.withdraw(caller, is_taken=False)
+        core.pipeline.forget(caller)
+        assert core.pipeline.may_store_late(caller)
+    await turns()
+    assert all([core.pipeline.may_store_late(caller) for caller in callers.values()])
+    core.pipeline.withdraw(callers["comes again"], is_taken=True)
+    assert not core.pipeline.may_store_late(callers["comes again"])
+    await stores.start_store("a")
+    await until(lambda: all(codes.values()))
+    assert codes == {"comes again": [Code.HA_NOT_AVAILABLE], "stays away": [Code.OK]}
+    assert not core.pipeline.may_store_late(callers["stays away"])
     await core.stop()
     await stores.stop()

@@ -36,6 +36,13 @@ KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
 Served = tuple[FakeServices, tuple[str, int]]
 
 
+def is_connected(services: FakeServices, client_id: str) -> bool:
+    found = services.directory.get(session_key("", client_id))
+    assert found is not None
+    assert found.value is not None
+    return decode_session(found.value).is_connected
+
+
 @pytest.fixture
 async def broker() -> FakeBroker:
     return FakeBroker()
@@ -234,6 +241,44 @@ async def test_an_exchange_ends_when_the_gateway_that_had_the_session_knows(
             assert [await two.receive(), await two.receive()] == [Pubrec(7), Pubcomp(7)]
             assert len(services.directory.barriers) == asked_count
     assert [entry.message.body for entry in broker.log] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("goes_on_at", [1, 2])
+async def test_what_a_client_sent_last_is_not_stored_after_it_ended_that_exchange_elsewhere(
+    broker: FakeBroker, goes_on_at: int
+) -> None:
+    """It left while its store was away: what it sent last waits, and counts unless sent again."""
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (first, at_1), gateway(broker, "gw-2") as (second, at_2):
+        first.pipeline.is_store_away = True
+        async with MqttClient(at_1, connect) as one:
+            one.send(Publish("t", b"1", 2, packet_id=7))
+            await until(lambda: bool(first.pipeline.waiting))
+        await until(lambda: not is_connected(second, "p"))
+        first.pipeline.is_store_away = False
+        gate = second.directory.barrier_gate = first.directory.barrier_gate = asyncio.Event()
+        async with MqttClient((at_1, at_2)[goes_on_at - 1], connect) as two:
+            assert not first.pipeline.waiting
+            two.send(Publish("t", b"1", 2, dup=True, packet_id=7))
+            assert await two.receive() == Pubrec(7)
+            two.send(Pubrel(7))
+            assert await two.is_silent()  # nobody knows yet that the first has heard of it
+            gate.set()
+            assert await two.receive() == Pubcomp(7)
+        first.pipeline.store_comes_back()
+    assert [entry.message.body for entry in broker.log] == [b"1"]
+
+
+async def test_what_a_client_sent_last_counts(broker: FakeBroker) -> None:
+    connect = Connect(V5, "p", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (services, at_1):
+        services.pipeline.is_store_away = True
+        async with MqttClient(at_1, connect) as one:
+            one.send(Publish("t", b"1", 2, packet_id=7))
+            await until(lambda: bool(services.pipeline.waiting))
+        await until(lambda: not is_connected(services, "p"))
+        services.pipeline.store_comes_back()
+    assert [entry.message.body for entry in broker.log] == [b"1"]
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])

@@ -49,6 +49,9 @@ class FakePipeline:
     def __init__(self, services: "FakeServices") -> None:
         self._services, self._broker = services, services.broker
         self.sent: list[Message] = []
+        self.is_store_away = False
+        """Posts wait for it."""
+        self.waiting: dict[Call, list[Callable[[], None]]] = {}
         self.ack_gate: asyncio.Event | None = None
         """Acks are done, and answered when it is open."""
         self._taken: dict[tuple[str, str], list[Delivery]] = {}
@@ -58,7 +61,14 @@ class FakePipeline:
         self, call: Call, messages: Sequence[Message], done: Callable[[SendResults], None]
     ) -> None:
         self.sent += messages
-        asyncio.get_running_loop().call_soon(lambda: done(self._store(call, messages)))
+
+        def store() -> None:
+            done(self._store(call, messages))
+
+        if self.is_store_away:
+            self.waiting.setdefault(call, []).append(store)
+        else:
+            asyncio.get_running_loop().call_soon(store)
 
     def _store(self, call: Call, messages: Sequence[Message]) -> SendResultList:
         results = SendResultList()
@@ -77,7 +87,18 @@ class FakePipeline:
         return results
 
     def withdraw(self, call: Call, *, is_taken: bool) -> None:
-        """Nothing waits here."""
+        """What waits here came last: it goes when the client is elsewhere."""
+        if is_taken:
+            self.waiting.pop(call, None)
+
+    def may_store_late(self, call: Call) -> bool:
+        return call in self.waiting
+
+    def store_comes_back(self) -> None:
+        for posts in self.waiting.values():
+            for store in posts:
+                store()
+        self.waiting.clear()
 
     def forget(self, call: Call) -> None:
         self._broker.forgotten.append(call)
