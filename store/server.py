@@ -28,7 +28,7 @@ from store.committer import Committer
 from store.engine import WriteBatch
 from store.handlers.access import PRIVATE_CODES, refusal
 from store.handlers.answers import not_available, refuse
-from store.handlers.backlog import PAUSE_S, QUIET_S, REST_FACTOR, WAIT_S_MAX
+from store.handlers.backlog import Turns
 from store.handlers.clients import tell_members
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
@@ -80,22 +80,18 @@ class StoreServer:
         self.context = context
         self.counters = ServerCounters()
         context.engine.use_credit(context.streams.free_credit)
-        context.backlog.is_pressing = self._is_storing
         context.appends.runs_of = runs_of
         context.appends.take_apart = partial(take_apart, context, self._handle_by)
         context.appends.give_plain = partial(answer_plain, context)
         self.read_ahead: Callable[[], None] = lambda: None
         """Called when parts of the log should be read in the background."""
 
-        self.commit_ended: Callable[[], None] = lambda: None
-        """Called when the disk has nothing to write for a moment."""
+        self.commit_ended: Callable[[], bool] = lambda: False
+        """Called when the disk has nothing to write for a moment; True: it reads now."""
 
-        self._may_read = False
-        """The next read that gave way has its turn."""
-
-        self._read_again_at = 0.0
-        self._committed_at = 0.0
-        self._read_timer: asyncio.TimerHandle | None = None
+        self._turns = Turns(
+            context.backlog, is_committing=self._is_committing, tick_soon=self.tick_soon
+        )
         self.topics_changed = asyncio.Event()
         """Set when the name servers should hear of another topic table."""
 
@@ -131,9 +127,9 @@ class StoreServer:
         self._is_stopped = True
         self.context.waits.close()
         self.context.searches.close()
-        for timer in (self._timer, self._read_timer):
-            if timer is not None:
-                timer.cancel()
+        self._turns.stop()
+        if self._timer is not None:
+            self._timer.cancel()
 
     # ── requests ────────────────────────────────────────────────────────────────────────
 
@@ -244,6 +240,7 @@ class StoreServer:
         self._is_tick_due = False
         if self._is_stopped:
             return
+        commit_count = self.counters.commits
         self._run_frames()
         if self._is_answer_first:
             self._is_answer_first = False
@@ -259,11 +256,21 @@ class StoreServer:
             except Exception:  # a fault of ours must not stop the clock of everybody else
                 logger.exception("the end of a tick failed")
                 self._arm(now, TIMER_S_MAX)
-        if self.context.backlog:
-            self._read_backlog()
+        if commit_count == self.counters.commits:
+            self._turns.read()
+        else:
+            self._answer_first()
         if self.context.engine.background.wants_ahead:
             self.read_ahead()
         if self._sends or self.context.engine.has_woken:
+            self.tick_soon()
+
+    def _answer_first(self) -> None:
+        """What this tick has committed is answered before anything is read, from sockets too."""
+        context = self.context
+        if self.is_alone and not self._sends and not context.engine.has_woken:
+            self._flush_now()
+        if context.backlog:
             self.tick_soon()
 
     def _run_frames(self) -> None:
@@ -280,48 +287,14 @@ class StoreServer:
         finally:
             self._is_in_frames = False
 
-    def _is_storing(self) -> bool:
-        """A commit is under way, or there was one just now."""
-        is_recent = clock.monotonic() < self._committed_at + QUIET_S
-        return is_recent or self._is_committing()
-
     def reads_allowed(self) -> int:
         """At a time: a commit waits for every read that the disk was given before it."""
-        if not self._is_storing():
-            return DEPTH
-        return int(self._is_pause())
+        return int(self._turns.is_pause()) if self._turns.is_storing() else DEPTH
 
     def _is_committing(self) -> bool:
         """What else costs time now costs those who wait for the disk."""
         committer = self._committer
         return committer is not None and committer.out_count > 0 and not committer.has_failed
-
-    def _read_backlog(self) -> None:
-        """One read that gave way, in its turn or in a pause between commits; or later."""
-        backlog = self.context.backlog
-        if self._may_read or self._is_pause():
-            self._may_read = False
-            began = clock.monotonic()
-            backlog.run_one()
-            ended = clock.monotonic()
-            self._read_again_at = ended + REST_FACTOR * (ended - began)
-        if not backlog:
-            return
-        if self._is_pause():
-            self.tick_soon()
-        elif self._read_timer is None:
-            wait_s = WAIT_S_MAX if self._is_committing() else PAUSE_S
-            self._read_timer = self._loop.call_later(wait_s, self._let_read, self.counters.commits)
-
-    def _is_pause(self) -> bool:
-        """No commit is under way, nor was one just now."""
-        return not self._is_committing() and (clock.monotonic() >= self._committed_at + PAUSE_S)
-
-    def _let_read(self, commit_count: int) -> None:
-        """The commit takes its time, or there is none; else a read came with it."""
-        self._read_timer = None
-        self._may_read |= commit_count == self.counters.commits
-        self.tick_soon()
 
     def _let_time_pass(self, now: clock.Now) -> None:
         """Everything but requests; after a failed write nothing of it may happen any more."""
@@ -359,17 +332,16 @@ class StoreServer:
         if committer.has_room:
             batch = self.context.engine.take_writes()
             if batch is not None and committer.submit(batch):
-                self._may_read |= clock.monotonic() >= self._read_again_at
+                self._turns.commit_begun()
 
     def committed(self, batch: WriteBatch, seconds: float) -> None:
         """*batch* is durable: give its answers, serve what it made visible, send the next."""
         self.counters.commits += 1
         self.counters.commit_s += seconds
         self.context.engine.confirm(batch)
-        self._loop.call_soon(self.commit_ended)  # the answers leave first
+        self._loop.call_soon(self._let_disk_read)  # the answers leave first
         self._commit()
-        self._committed_at = clock.monotonic()
-        self._may_read |= self._committed_at >= self._read_again_at
+        self._turns.commit_ended()
         context = self.context
         has_more = self._sends or context.engine.has_woken or context.backlog
         if has_more or context.appends.byte_count:
@@ -381,6 +353,11 @@ class StoreServer:
             self._flush_now()  # nobody gets more than an answer: it need not wait for the tick
         else:
             self._loop.call_soon(self.tick_soon)  # a gateway in this process passes it on first
+
+    def _let_disk_read(self) -> None:
+        """Handing a read to the disk takes as long as a read that gave way: not both."""
+        if self.commit_ended():
+            self._turns.pass_by()
 
     def fetched(self, work: Prefetch) -> None:
         """A part of the log that readers wanted has come, or could not be read."""
