@@ -211,7 +211,7 @@ class Gateway:
                 clients=self.clients,
                 client_routes=ClientRoutes(self.clients, self._core.bans, self._core.observer),
                 operations=OperationRoutes(
-                    self.drain, self._core.weights, lambda: self.loaded.config
+                    self.drain, self._core.weights, self._core.members, lambda: self.loaded.config
                 ),
                 unready=self._unready,
                 listeners=self.addresses,

@@ -29,6 +29,8 @@ COMMANDS: Final[dict[str, str]] = {
     "acl": "gateway.commands.users:acl",
     "drain": "gateway.commands.operations:drain",
     "weight": "gateway.commands.operations:weight",
+    "store list": "gateway.commands.operations:store_list",
+    "store forget": "gateway.commands.operations:store_forget",
     "top": "gateway.commands.top:top",
     "bench": "gateway.commands.bench:bench",
     "client": "gateway.commands.clients:client",
@@ -41,27 +43,39 @@ COMMANDS: Final[dict[str, str]] = {
     "topic": "gateway.commands.topics:topic",
     "group": "gateway.commands.topics:group",
 }
-"""Our own commands: name → module:object."""
+"""Our own commands: name → module:object; of two words: what another daemon's command gets."""
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
+
+
+def _ours(name: str) -> click.Command:
+    module, _, attribute = COMMANDS[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert isinstance(found, click.Command)
+    return found
 
 
 class LazyGroup(click.Group):
     """Imports a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*COMMANDS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+        points = entry_points(group=ENTRY_POINT_GROUP)
+        names = [name for name in COMMANDS if " " not in name]
+        return sorted({*names, *(point.name for point in points)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            module, _, name = COMMANDS[cmd_name].partition(":")
-            found = getattr(import_module(module), name)
+            found = _ours(cmd_name)
         else:
             points = [*entry_points(group=ENTRY_POINT_GROUP, name=cmd_name)]
             if not points:
                 return None
             found = points[0].load()
         assert isinstance(found, click.Command)
+        for both in COMMANDS:
+            group, _, name = both.partition(" ")
+            if group == cmd_name and name and isinstance(found, click.Group):
+                found.add_command(_ours(both))
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -32,6 +32,7 @@ from store.engine import Engine
 from store.handlers import configuration
 from store.handlers.appends import Appends
 from store.handlers.context import Context
+from store.handlers.gateways import tell_closing
 from store.handlers.presence import Presences
 from store.handlers.searches import Searches
 from store.handlers.streams import Streams
@@ -318,6 +319,7 @@ class Store:
         await committer.close()
         if not committer.has_failed:
             await housekeeping.write_snapshot(is_forced=True)
+            tell_closing(server.context)
 
     async def _drain(self, engine: Engine, committer: Committer) -> None:
         """Until all that the engine has built is durable, or the disk has failed."""

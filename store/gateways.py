@@ -88,6 +88,11 @@ class Gateways:
         find, wall_ms = self._parts.once.find, self._core.log.wall_ms
         return self._core.wait(bytes([find(key, wall_ms) is not None for key in keys]))
 
+    @property
+    def exchange_count(self) -> int:
+        """QoS 2 publishes here whose exchange is not over, as far as is known."""
+        return self._parts.once.exchange_count
+
     # ── leases and the directory ────────────────────────────────────────────────────────
 
     def directory_put(

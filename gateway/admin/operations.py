@@ -1,4 +1,4 @@
-"""Drain and weights, over the admin API."""
+"""Drain, weights and stores that are gone, over the admin API."""
 
 import logging
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gateway.config import GatewayConfig
 from gateway.draining import OVER_MS_MAX, Drain
+from gateway.members import StoreMembers
 from gateway.weights import Weights
 from protocols.addresses import split_bind
 from protocols.daemon.units import parse_duration_ms
@@ -15,16 +16,23 @@ from protocols.errors import Code, Refused
 
 logger = logging.getLogger("tidegate.admin")
 
-STATUS: Final = {Code.BAD_REQUEST: 400, Code.NOT_FOUND: 404}
+STATUS: Final = {Code.BAD_REQUEST: 400, Code.NOT_FOUND: 404, Code.PRECONDITION_FAILED: 409}
 OVER_DEFAULT: Final = "30s"
 
 
 class OperationRoutes:
-    """``/api/drain`` and ``/api/weights``."""
+    """``/api/drain``, ``/api/weights`` and ``/api/stores``."""
 
-    def __init__(self, drain: Drain, weights: Weights, config: Callable[[], GatewayConfig]) -> None:
+    def __init__(
+        self,
+        drain: Drain,
+        weights: Weights,
+        members: StoreMembers,
+        config: Callable[[], GatewayConfig],
+    ) -> None:
         self._drain = drain
         self._weights = weights
+        self._members = members
         self._config = config
 
     def routes(self) -> list[web.RouteDef]:
@@ -35,6 +43,8 @@ class OperationRoutes:
             web.get("/api/weights", self._list_weights),
             web.put("/api/weights/{route}", self._set_weights),
             web.delete("/api/weights/{route}", self._reset_weights),
+            web.get("/api/stores", self._list_stores),
+            web.delete("/api/stores/{cluster}/{store}", self._forget_store),
         ]
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
@@ -89,6 +99,18 @@ class OperationRoutes:
         except Refused as error:
             return _refused(error)
         return web.json_response({"reset": int(is_gone)}, status=200 if is_gone else 404)
+
+    async def _list_stores(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"stores": self._members.table()})
+
+    async def _forget_store(self, request: web.Request) -> web.StreamResponse:
+        store = request.match_info["store"]
+        try:
+            await self._members.forget(request.match_info["cluster"], store)
+        except Refused as error:
+            return _refused(error)
+        logger.info("store %s forgotten by %s", store, request.remote)
+        return await self._list_stores(request)
 
 
 def _wrong(text: str) -> web.StreamResponse:

@@ -22,7 +22,7 @@ from protocols import clock
 from protocols.errors import Code, Refused
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.peer import Receive
-from protocols.remoting.private import HelloAnswer
+from protocols.remoting.private import Closing, HelloAnswer
 from protocols.tasks import Tasks
 
 logger = logging.getLogger("tidegate.clusters")
@@ -88,6 +88,7 @@ class ClusterClient:
         self._make_foreign_link = make_foreign_link
         self._listeners: list[ClusterListener] = []
         self._greeted: list[Callable[[TidegateLink, HelloAnswer], None]] = []
+        self._closing: list[Callable[[TidegateLink, Closing], None]] = []
         self._tasks = Tasks(f"cluster {name}")
         self._link_tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[str, str] = {}
@@ -111,6 +112,10 @@ class ClusterClient:
     def on_greeted(self, listener: Callable[[TidegateLink, HelloAnswer], None]) -> None:
         """Call *listener* with each store's HELLO, before it takes traffic."""
         self._greeted.append(listener)
+
+    def on_closing(self, listener: Callable[[TidegateLink, Closing], None]) -> None:
+        """Call *listener* when a store says that it stops."""
+        self._closing.append(listener)
 
     def start(self) -> None:
         """Begin to poll the name servers and to connect to what they name."""
@@ -194,6 +199,15 @@ class ClusterClient:
                 raise result
         return self.routes.created(topic, made)
 
+    def forget(self, broker: str) -> None:
+        """Wait for a store no longer, unless it is there or a name server names it."""
+        link = self.links.get(broker)
+        if link is not None and link.state is not LinkState.DOWN:
+            return
+        self.routes.forget(broker)
+        if broker not in self.routes.brokers:
+            self._stop_link(broker)
+
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     def _routes_changed(self) -> None:
@@ -216,8 +230,6 @@ class ClusterClient:
                 continue
             if link is None or now - since > LINK_KEPT_S:
                 self._stop_link(broker)
-                self._addresses.pop(broker, None)
-                del self._unnamed_at[broker]
 
     def _start_link(self, broker: str, address: str) -> None:
         """A store is new, or came back under another address."""
@@ -234,6 +246,7 @@ class ClusterClient:
             changed=self._link_changed,
             cleared=self.link_cleared,
             greeted=self._link_greeted,
+            closing=self._link_closing,
             reroute=self._reroute,
             sign=self.sign,
         )
@@ -264,6 +277,8 @@ class ClusterClient:
 
     def _stop_link(self, broker: str) -> None:
         self.links.pop(broker, None)
+        self._addresses.pop(broker, None)
+        self._unnamed_at.pop(broker, None)
         task = self._link_tasks.pop(broker, None)
         if task is not None:
             task.cancel()
@@ -271,6 +286,10 @@ class ClusterClient:
     def _link_greeted(self, link: TidegateLink, hello: HelloAnswer) -> None:
         for listener in self._greeted:
             listener(link, hello)
+
+    def _link_closing(self, link: TidegateLink, closing: Closing) -> None:
+        for listener in self._closing:
+            listener(link, closing)
 
     def link_changed(self, link: StoreLink) -> None:
         """For links: the state changed."""

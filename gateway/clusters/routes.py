@@ -120,6 +120,10 @@ class RouteCache:
         found = self._sources.get(broker)
         return found.broker.zone if found is not None else ""
 
+    def is_named(self, broker: str) -> bool:
+        """A name server names it now, as far as is known."""
+        return broker in self._sources and broker not in self._missing_since
+
     def takes_messages(self, broker: str) -> bool:
         """
         False: its write permission was taken, it is to be emptied.
@@ -311,6 +315,13 @@ class RouteCache:
             self._news(None)
         elif touched:
             self._news(touched)
+
+    def forget(self, broker: str) -> None:
+        """It does not come back: it is remembered no longer, unless a name server names it."""
+        if self._missing_since.pop(broker, None) is not None:
+            del self._sources[broker]
+            self.brokers = addresses_of(self._sources)
+            self._news(None)
 
     def _choose_cluster(self, views: Sequence[View]) -> None:
         if self.broker_cluster:

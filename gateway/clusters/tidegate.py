@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.clusters.acks import AckSender, ack_by_epoch
 from gateway.clusters.batches import Run
-from gateway.clusters.connection import Connect, Sign, StoreConnection, packed, unpacked
+from gateway.clusters.connection import Connect, Sign, StoreConnection, decoded, packed, unpacked
 from gateway.clusters.frames import Frame, FrameSender
 from gateway.clusters.groups import StoreGroups
 from gateway.clusters.link import (
@@ -37,6 +37,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import ONEWAY_FLAG, RemotingCommand
 from protocols.remoting.peer import Peer
 from protocols.remoting.private import (
+    Closing,
     Fence,
     HelloAnswer,
     Index,
@@ -82,6 +83,7 @@ class TidegateLink:
         changed: Callable[["TidegateLink"], None],
         cleared: Callable[[], None],
         greeted: Callable[["TidegateLink", HelloAnswer], None],
+        closing: Callable[["TidegateLink", Closing], None],
         reroute: Callable[[list[Run]], None],
         sign: Sign | None = None,
     ) -> None:
@@ -105,6 +107,7 @@ class TidegateLink:
         self._presence = presence
         self._changed = changed
         self._cleared = cleared
+        self._closing = closing
         self._was_congested = False
         self._reroute = reroute
         self._loop = asyncio.get_running_loop()
@@ -342,6 +345,8 @@ class TidegateLink:
                     self._streams.deliver(command)
                 elif command.code == PrivateCode.STREAM_ENDED:
                     self._streams.ended(command)
+                elif command.code == PrivateCode.CLOSING:
+                    self._closing(self, decoded(command.body, Closing, self.connection.name))
                 elif command.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
                     self.on_check(self, command)
                 elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self.on_reply:

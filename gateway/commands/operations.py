@@ -1,4 +1,4 @@
-"""``tidegate drain`` and ``tidegate weight``: taking traffic off a gateway, or off a cluster."""
+"""``tidegate drain``, ``weight``, ``store list|forget``: what leaves, and what has gone."""
 
 import json
 import sys
@@ -112,6 +112,40 @@ def weight(
         topic = f"/{item['topic']}" if item["topic"] else ""
         click.echo(f"{item['route']}\t{item['cluster']}{topic}\t{item['weight']}{of_file}")
     sys.exit(0 if rows else 1)
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@admin_options
+def store_list(as_json: bool, url: str, token: str, user: str) -> None:
+    """List the stores that gateways know, and those that they wait for."""
+    _show_stores(Admin(url, token, user).ask("GET", "/api/stores"), as_json)
+
+
+@click.command("forget")
+@click.argument("name")
+@click.option("--cluster", default="default", show_default=True, help="As gateways call it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@admin_options
+def store_forget(name: str, cluster: str, as_json: bool, url: str, token: str, user: str) -> None:
+    """
+    Store NAME is gone for good: no gateway waits for it any more.
+
+    What it has and nobody else is lost. It must not come back with its old data folder: what was
+    sent again meanwhile would be there twice.
+    """
+    path = f"/api/stores/{quote(cluster, safe='')}/{quote(name, safe='')}"
+    _show_stores(Admin(url, token, user).ask("DELETE", path), as_json)
+
+
+def _show_stores(found: Any, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for item in found["stores"]:
+        waited = "waited for" if item["is_waited_for"] else "gone"
+        note = "" if item["state"] == "up" else f"\t{waited}"
+        click.echo(f"{item['cluster']}\t{item['store']}\t{item['state']}{note}")
 
 
 def _is_set(item: dict[str, Any]) -> bool:

@@ -48,6 +48,7 @@ class PrivateCode(IntEnum):
     STREAM_CREDIT = 20014  # oneway, binary: (stream u32, total u64)*
     DELIVER = 20015  # store → gateway, oneway, binary DELIVER body
     STREAM_ENDED = 20016  # store → gateway, oneway: StreamEnded
+    CLOSING = 20017  # store → gateway, oneway: Closing
     POP = 20020  # Pop → binary DELIVER body (long poll)
     ACK = 20021  # binary ACK items → binary results
     MARK = 20022  # binary MARK items → binary results (waits for the disk; oneway: does not)
@@ -115,6 +116,13 @@ class HelloAnswer(_Body, frozen=True, kw_only=True):
     format_version: int = 1
     features: tuple[str, ...] = ()
     now_ms: int = 0
+
+
+class Closing(_Body, frozen=True, kw_only=True):
+    """The store stops in order; what it has run of this gateway's frames is answered before."""
+
+    exchange_count: int = 0
+    """QoS 2 publishes in it whose exchange has not ended: they may be sent again."""
 
 
 class Join(_Body, frozen=True, kw_only=True):

@@ -10,7 +10,15 @@ from protocols.canonical import ONCE_BYTES
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.private import Fence, Hello, HelloAnswer, PrivateCode, Settle, encode_body
+from protocols.remoting.private import (
+    Closing,
+    Fence,
+    Hello,
+    HelloAnswer,
+    PrivateCode,
+    Settle,
+    encode_body,
+)
 from protocols.remoting.records import RECORD_BYTES_MIN
 from protocols.remoting.sending import decode_send, encode_send_answer
 from store.handlers.bodies import decode
@@ -128,6 +136,16 @@ def find_once(
     pending = context.engine.gateways.find_once(_once_keys(request), clock.read())
     context.when_durable(connection, request, pending, lambda found: request.answer(body=found))
     return None
+
+
+def tell_closing(context: Context) -> None:
+    """To gateways, when everything of theirs that has run is answered."""
+    body = encode_body(Closing(exchange_count=context.engine.gateways.exchange_count))
+    command = RemotingCommand(PrivateCode.CLOSING, None, body, is_binary=True)
+    for presence in context.presences.live():
+        for link in presence.data:
+            if isinstance(link, Connection) and link.is_open:
+                link.peer.send_oneway(command)
 
 
 def _once_keys(request: RemotingCommand) -> list[bytes]:

@@ -46,6 +46,11 @@ class OnceKeys:
         while len(keys) > self._count_max:
             self._drop(kind, next(iter(keys)))
 
+    @property
+    def exchange_count(self) -> int:
+        """Keys that wait for their release."""
+        return len(self._tables[True])
+
     def known(self, keys: Sequence[bytes]) -> list[bytes]:
         """Those that are remembered, of whatever copy."""
         return [

@@ -43,7 +43,9 @@ async def test_a_key_that_an_absent_store_may_have_is_told_to_be_unheard(
     before = pipeline.loss_count
     assert await _released(core, since=before)
     assert await _released(core, since=-1)
-    await stores.stop_store("b")
+    head = Head(subject="t", qos=2, order_key=_client_of(core, "b"))
+    await pipeline.send(call(), [Message(head, b"1", once_key=KEY[:-1] + b"o")])
+    await stores.stop_store("b")  # with an exchange that has not ended
     await until(lambda: core.cluster.links["b"].state is LinkState.DOWN)
     assert not await _released(core, since=before)
     assert not await _released(core, since=-1)

@@ -20,7 +20,7 @@ from paho.mqtt.properties import Properties
 
 from gateway.identity import hash_password
 from protocols import clock
-from tests.support.commands import answer_to, output_of
+from tests.support.commands import answer_to, output_of, tidegate
 from tests.support.paho_publish import published
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import Daemon, Daemons, wait_until
@@ -183,6 +183,18 @@ def test_weights_are_set_at_every_gateway(system: System) -> None:
     wait_until(lambda: lands("LIGHT"), "the other gateway obeys")
     operate(system.there, "weight", "weighted", "--reset")
     wait_until(lambda: lands("HEAVY"), "the file counts again")
+
+
+def test_stores_are_listed_and_one_that_is_there_is_not_forgotten(system: System) -> None:
+    rows = operate(system.there, "store", "list")["stores"]
+    assert [(row["store"], row["state"]) for row in rows] == [
+        ("broker-a", "up"),
+        ("broker-b", "up"),
+    ]
+    options = ("--url", f"http://{system.here.addresses['admin']}", "--user", "root:right")
+    done = tidegate("store", "forget", "broker-b", *options)
+    assert done.returncode == 1
+    assert "store broker-b is there: stop it" in done.stderr
 
 
 # ── looking ─────────────────────────────────────────────────────────────────────────────
