@@ -20,10 +20,14 @@ from protocols.remoting.frame import (
 )
 
 HANDSHAKE_S_MAX: Final = 10.0
-"""A connection whose first frame is not whole by then is closed."""
+"""A connection whose first frame is not whole so long after its first byte is closed."""
 
 IDLE_S_MAX: Final = 120.0
-"""As ``serverChannelMaxIdleTimeSeconds``: clients send a heartbeat every 30 s."""
+"""
+As ``serverChannelMaxIdleTimeSeconds``: clients send a heartbeat every 30 s. Java connects to all
+its name servers and asks one of them: what is closed sooner it opens again every three seconds,
+and questions in between fail.
+"""
 
 
 GROWTH_MAX: Final = 4
@@ -57,10 +61,13 @@ class RemotingConnection:
         handshake_s_max: float = HANDSHAKE_S_MAX,
         idle_s_max: float = IDLE_S_MAX,
     ) -> None:
-        self.deadline: float | None = now + handshake_s_max if handshake_s_max else None
+        self.deadline: float | None = now + idle_s_max if idle_s_max else None
         self.is_closing = False
         self._frame_bytes_max = frame_bytes_max
         self._idle_s_max = idle_s_max
+        self._handshake_s_max = handshake_s_max
+        """0: its first frame has begun."""
+
         self._incoming = bytearray()
         self._frame: memoryview | None = None
         """Memory of a large frame that is read in place."""
@@ -86,6 +93,10 @@ class RemotingConnection:
         if self.is_closing:
             return ()
         self._incoming += data
+        if self._handshake_s_max:
+            if self.deadline is not None:
+                self.deadline = min(self.deadline, now + self._handshake_s_max)
+            self._handshake_s_max = 0.0
         return self._events(now)
 
     def wanted_buffer(self) -> memoryview | None:

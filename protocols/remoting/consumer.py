@@ -41,7 +41,7 @@ RETURNED_MAX: Final = 1024
 POP_COUNT_MAX: Final = 256
 
 ACK_AGAIN_S: Final = 1.0
-"""After an ack that failed; a delivery that is hidden no more comes again."""
+"""After an ack, or a return, that failed; a delivery that is hidden no more comes again."""
 
 SHARING_S: Final = 1.0
 """
@@ -99,6 +99,8 @@ class Consumer:
         self._settling = asyncio.Lock()
         self._to_ack: list[Held] = []
         self._is_acking = False
+        self._to_give_back: list[ReceiptHandle] = []
+        self._is_giving_back = False
 
     # ── what it subscribes to ───────────────────────────────────────────────────────────
 
@@ -286,6 +288,9 @@ class Consumer:
         """Everything held of *queue* below *offset* is done."""
         self._seen[queue] = clock.monotonic()
         self._to_ack += self.holdings.commit(queue, offset)
+        self._start_acking()
+
+    def _start_acking(self) -> None:
         if self._to_ack and not self._is_acking:
             self._is_acking = True
             self._tasks.start(self._ack(), name=f"ack {self.group}")
@@ -337,8 +342,9 @@ class Consumer:
     async def settle(self, held: Held) -> None:
         """Done for good, apart from any commit."""
         held.is_settled = True
-        async with self._settling:
-            await self._services.pipeline.ack(self._call, [held.handle])
+        self._to_ack.append(held)
+        if not await self._ack_once():
+            self._start_acking()
 
     async def renew(self) -> None:
         """Keep what the client holds hidden from others, but for queues that it has given up."""
@@ -411,11 +417,38 @@ class Consumer:
         await self.give_back(handles)
 
     async def give_back(self, handles: Sequence[ReceiptHandle]) -> None:
-        if not handles:
+        """Back to their places; what a store is not there for later, while it is still hidden."""
+        left = await self._give_back_once(handles)
+        if not left:
             return
+        self._to_give_back = [*self._to_give_back, *left][-self._settings.held_max :]
+        if not self._is_giving_back:
+            self._is_giving_back = True
+            self._tasks.start(self._give_back_later(), name=f"give back {self.group}")
+
+    async def _give_back_later(self) -> None:
         try:
-            await self._services.pipeline.change_invisible_time(
+            until = clock.monotonic() + self._settings.invisible_ms / 1000
+            while self._to_give_back and clock.monotonic() < until:
+                await asyncio.sleep(ACK_AGAIN_S)
+                handles, self._to_give_back = self._to_give_back, []
+                self._to_give_back += await self._give_back_once(handles)
+        finally:
+            self._is_giving_back = False
+
+    async def _give_back_once(self, handles: Sequence[ReceiptHandle]) -> list[ReceiptHandle]:
+        """Those that a store was not there for."""
+        if not handles:
+            return []
+        try:
+            results = await self._services.pipeline.change_invisible_time(
                 self._call, [InvisibleTimeChange(handle, 0) for handle in handles]
             )
         except GatewayError as error:
             logger.info("giving back to %s: %s", self.group, error)
+            return list(handles)
+        return [
+            handle
+            for handle, result in zip(handles, results, strict=True)
+            if result.code == Code.HA_NOT_AVAILABLE
+        ]

@@ -26,7 +26,10 @@ IF_ABSENT: Final = "tgIfAbsent"
 many queues it has (``writeQueueNums``)."""
 
 GROUP_IS_KNOWN: Final = "tgGroupIsKnown"
-"""Of INVOKE_BROKER_TO_RESET_OFFSET (222): a gateway knows the group, whoever else does not."""
+"""
+Of INVOKE_BROKER_TO_RESET_OFFSET (222): a gateway knows the group, whoever else does not. Of
+UPDATE_CONSUMER_OFFSET (15): and nobody of it is there, so what pops goes on at that offset.
+"""
 
 RELEASE_FIELD: Final = "tgRelease"
 """Of a standard change of the invisible time (200053): RELEASE it, nobody saw it."""

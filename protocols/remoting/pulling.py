@@ -15,6 +15,7 @@ from protocols.remoting.headers import PullHeader, int_field, pull_header, text_
 from protocols.remoting.holdings import Queue
 from protocols.remoting.mapping import RETRY_BROKER, Wants, is_retry_topic, parse_filter, qualified
 from protocols.remoting.numbering import ALL_BROKERS
+from protocols.remoting.private import GROUP_IS_KNOWN
 
 if TYPE_CHECKING:
     from protocols.remoting.consumer import Consumer
@@ -53,7 +54,7 @@ async def pull(session: "Session", call: Call, command: RemotingCommand) -> Remo
         if consumer is None and session.is_unheard:
             return _pulled(command, ResponseCode.PULL_NOT_FOUND, header.queue_offset)
     if header.sys_flag & PullFlag.COMMIT_OFFSET:
-        _commit(session, header.group, queue, header.commit_offset)
+        _commit(session, call, header.group, queue, header.commit_offset)
     wait_ms = min(header.suspend_ms, SUSPEND_MS_MAX) if header.sys_flag & PullFlag.SUSPEND else 0
     if consumer is not None and is_retry_topic(queue.topic):
         records = await consumer.pop_returned(queue, header, wait_ms)
@@ -202,15 +203,36 @@ async def update_offset(
     await session.consumer(command.fields.get("consumerGroup", ""), wait_s)
     if command.fields.get("bname"):
         group, queue = await _group_and_queue(session, call, command)
-        _commit(session, group, queue, offset)
-        return command.answer()
-    async with session.naming:  # a client that leaves commits first
-        group, queue = await _group_and_queue(session, call, command)
-        _commit(session, group, queue, offset)
+        _commit(session, call, group, queue, offset)
+    else:
+        async with session.naming:  # a client that leaves commits first
+            group, queue = await _group_and_queue(session, call, command)
+            _commit(session, call, group, queue, offset)
+    if not session.has_consumed and not session.host.members.of(group):
+        return await _move(session, call, command, group, queue)
     return command.answer()
 
 
-def _commit(session: "Session", group: str, queue: Queue, offset: int) -> None:
+async def _move(
+    session: "Session", call: Call, command: RemotingCommand, group: str, queue: Queue
+) -> RemotingCommand:
+    """A tool moves a group of which nobody is there (``resetOffsetByTimestampOld`` of Java)."""
+    if is_retry_topic(queue.topic):
+        return command.answer()
+    topic = qualified(call.tenant, queue.topic)
+    fields = {
+        "consumerGroup": qualified(call.tenant, group),
+        "topic": topic,
+        "queueId": str(queue.queue_id),
+        "commitOffset": text_field(command.fields, "commitOffset"),
+        GROUP_IS_KNOWN: "true",
+    }
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    answer = await session.host.services.brokers.ask(topic, queue.broker, code, fields)
+    return as_said(command, answer)
+
+
+def _commit(session: "Session", call: Call, group: str, queue: Queue, offset: int) -> None:
     is_shared = False
     for consumer in (session.consumers.get(group), *session.leaving):
         if consumer is None or consumer.group != group or consumer.reads_by_offset(queue):
@@ -218,6 +240,7 @@ def _commit(session: "Session", group: str, queue: Queue, offset: int) -> None:
         consumer.commit(queue, offset)
         is_shared = True
     if not is_shared and not is_retry_topic(queue.topic):
+        check_consume(session.host.services, call, queue.topic, group)
         session.host.members.commit(group, queue, offset)
 
 

@@ -1,6 +1,6 @@
 """The requests that wait for something: one function each, one table."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from protocols.canonical import INTERNAL, Call, Head, Message, SendResult, StoredMessage
@@ -23,7 +23,7 @@ from protocols.remoting.bodies import (
 )
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.consumer import Consumer
+from protocols.remoting.consumer import Consumer, check_consume
 from protocols.remoting.delays import send_back_delay_ms
 from protocols.remoting.handles import dead_letter_topic
 from protocols.remoting.headers import int_field, text_field
@@ -131,6 +131,7 @@ async def _take_in(session: "Session", call: Call, data: ConsumerData) -> None:
 
 async def _join(session: "Session", call: Call, data: ConsumerData) -> None:
     host = session.host
+    session.has_consumed = True
     consumer = Consumer(
         data.group_name, session.client_id, data, call, host.services, host.settings, host.tasks
     )
@@ -298,6 +299,7 @@ async def lock(session: "Session", call: Call, command: RemotingCommand) -> Remo
     """41: an orderly consumer takes queues for itself; from then on it reads by offset."""
     body = decode_body(LockBody, command.body)
     asked = _meant(session, call, body)
+    _check_queues(session, call, body.consumer_group, asked)
     taken = await session.host.members.lock(body.consumer_group, body.client_id, list(asked))
     consumer = session.consumers.get(body.consumer_group)
     if consumer is not None:
@@ -312,10 +314,20 @@ def _meant(session: "Session", call: Call, body: LockBody) -> dict[Queue, Messag
     return {meant(qualified(call.tenant, item.topic), item): item for item in body.mq_set}
 
 
+def _check_queues(session: "Session", call: Call, group: str, queues: Iterable[Queue]) -> None:
+    """Raises Refused unless the ACL lets the group read them; its retry topic is its own."""
+    for topic in sorted({queue.topic for queue in queues}):
+        if is_retry_topic(topic):
+            asking.require(session, call, "", group, "consume")
+        else:
+            check_consume(session.host.services, call, topic, group)
+
+
 async def unlock(session: "Session", call: Call, command: RemotingCommand) -> RemotingCommand:
     """42."""
     body = decode_body(LockBody, command.body)
     queues = list(_meant(session, call, body))
+    _check_queues(session, call, body.consumer_group, queues)
     consumer = session.consumers.get(body.consumer_group)
     if consumer is not None:
         consumer.locked -= set(queues)

@@ -36,7 +36,7 @@ def reset_offset(
         require_group(context, group)
     chosen = _chosen(context, config, request)
     now = clock.read()
-    _pop_from(context, group, topic, chosen, now)
+    pop_from(context, group, topic, chosen, now)
     for queue_id, offset in chosen.items():
         context.resets[group, topic, queue_id] = offset
     pending = context.engine.catalog.commit_offsets(
@@ -75,7 +75,7 @@ def _chosen(context: Context, config: TopicConfig, request: RemotingCommand) -> 
     return chosen
 
 
-def _pop_from(context: Context, group: str, topic: str, chosen: dict[int, int], now: Now) -> None:
+def pop_from(context: Context, group: str, topic: str, chosen: dict[int, int], now: Now) -> None:
     """A group that pops begins at these offsets anew; what it holds is void."""
     name = f"rmq/{group}/{topic}"
     if context.engine.group_number(name):

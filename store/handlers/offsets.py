@@ -6,12 +6,14 @@ from protocols import clock
 from protocols.errors import Code, Refused
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.headers import int_field, text_field
+from protocols.remoting.headers import bool_field, int_field, text_field
 from protocols.remoting.inner_batches import MARK
+from protocols.remoting.private import GROUP_IS_KNOWN
 from protocols.remoting.records import decode_record
 from store.handlers.checks import I64_MAX
 from store.handlers.connection import Connection
 from store.handlers.context import Context, Handler
+from store.handlers.group_tools import pop_from
 from store.handlers.inner_batches import whole
 from store.handlers.subscription_groups import is_retry_topic, require_group
 
@@ -53,14 +55,18 @@ def update_offset(
     offset = int_field(fields, "commitOffset")
     if (group, topic, queue_id) in context.resets:
         return request.answer(remark="Offset has been previously reset")
-    require_group(context, group)
+    is_known = bool_field(fields, GROUP_IS_KNOWN, False)
+    if not is_known:
+        require_group(context, group)
     if context.topic(topic) is None:
         raise Refused(Code.TOPIC_NOT_FOUND, topic, f"topic {topic} does not exist")
     if not 0 <= queue_id <= I32_MAX or not 0 <= offset <= I64_MAX:
         raise Refused(Code.ILLEGAL_OFFSET, topic, f"queue {queue_id}, offset {offset}")
-    pending = context.engine.catalog.commit_offsets(
-        [(group, topic, queue_id, offset)], clock.read()
-    )
+    now = clock.read()
+    if is_known:
+        low, high = context.engine.offset_range(topic, queue_id)
+        pop_from(context, group, topic, {queue_id: min(max(offset, low), high)}, now)
+    pending = context.engine.catalog.commit_offsets([(group, topic, queue_id, offset)], now)
     context.when_durable(connection, request, pending, lambda _: request.answer())
     return None
 

@@ -17,6 +17,7 @@ from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
+from protocols.remoting.private import GROUP_IS_KNOWN
 from protocols.remoting.records import (
     decode_records,
     encode_host,
@@ -173,6 +174,24 @@ async def test_progress_of_who_reads_by_offset(client: Client, services: FakeSer
     answer = await client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="pull")
     ((key, row),) = parse(answer.body)["offsetTable"].items()
     assert (dict(key)["queueId"], row["consumerOffset"]) == ("1", 5)
+
+
+async def test_a_tools_commit_moves_a_group_of_which_nobody_is_there(
+    address: str, services: FakeServices
+) -> None:
+    """Old tools reset so; what pops is at the brokers, and moves only if it is told."""
+    commit = {"topic": "T", "consumerGroup": "gone", "queueId": "1", "bname": "a"}
+    services.brokers.answers = [BrokerAnswer(0, {}, b"", "")]
+    tool = await RemotingClient.connect(address)
+    fields = commit | {"commitOffset": "0"}
+    answer = await tool.request(
+        RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields), PATIENCE_S
+    )
+    assert answer.code == 0
+    await tool.close()
+    ((_, broker, code, fields, _),) = services.brokers.asked
+    assert (broker, code) == ("a", RequestCode.UPDATE_CONSUMER_OFFSET)
+    assert (fields["commitOffset"], fields[GROUP_IS_KNOWN]) == ("0", "true")
 
 
 async def test_a_reset_moves_what_the_gateways_keep(client: Client, services: FakeServices) -> None:

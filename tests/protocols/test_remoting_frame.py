@@ -253,14 +253,23 @@ def test_largest_frame_waits_for_its_bytes() -> None:
 
 
 def test_half_handshake_is_closed_after_10_s() -> None:
-    """No whole frame in 10 s: the connection ends, even when bytes trickle in."""
+    """No whole frame 10 s after its first byte: the end, even when bytes trickle in."""
     connection = RemotingConnection(now=100.0)
-    connection.receive_data(b"\0\0", now=109.0)
-    assert connection.deadline == 110.0
-    assert connection.handle_deadline(now=109.9) == ()
-    (fault,) = connection.handle_deadline(now=110.0)
+    connection.receive_data(b"\0", now=150.0)
+    connection.receive_data(b"\0", now=159.0)
+    assert connection.deadline == 160.0
+    assert connection.handle_deadline(now=159.9) == ()
+    (fault,) = connection.handle_deadline(now=160.0)
     assert isinstance(fault, Fault)
     assert connection.is_closing
+
+
+def test_a_connection_that_is_kept_for_later_may_say_nothing_for_120_s() -> None:
+    """Java connects to all its name servers, and again every 3 s where it was closed."""
+    connection = RemotingConnection(now=100.0)
+    assert connection.deadline == 220.0
+    (fault,) = connection.handle_deadline(now=220.0)
+    assert isinstance(fault, Fault)
 
 
 def test_idle_is_closed_after_120_s() -> None:

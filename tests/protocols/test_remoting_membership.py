@@ -72,6 +72,22 @@ async def test_a_commit_counts_though_the_store_was_away(
     await assert_nothing_left(services)
 
 
+async def test_what_a_client_held_returns_though_the_store_was_away(
+    client: Client, services: FakeServices
+) -> None:
+    """A return that fails is sent again: it would be hidden for a minute."""
+    await client.send("T", b"one")
+    await client.join("g", "T")
+    assert bodies(await client.pull("g", "T")) == [b"one"]
+    services.broker.is_down = True
+    place = {"consumerGroup": "g", "topic": "T", "queueId": 0, "bname": BROKER}
+    await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, **place)  # it begins anew
+    assert services.broker.lost_change_count == 1
+    services.broker.is_down = False
+    groups = services.broker.groups.values()
+    await eventually(lambda: not any(group.in_flight for group in groups), "the return")
+
+
 async def test_a_commit_may_come_behind_the_farewell(
     client: Client, services: FakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +330,20 @@ async def test_members_and_notification(client: Client, services: FakeServices) 
     answer = await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     await other.remoting.close()
+
+
+async def test_who_may_not_consume_moves_and_locks_nothing(
+    client: Client, services: FakeServices
+) -> None:
+    """Offsets and locks of a group are for those who may read its topic."""
+    services.broker.topics.add("T")
+    services.denied.add(("consume", "T"))
+    answer = await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, bname=BROKER, **COMMIT)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    queue = MessageQueue(topic="T", broker_name=BROKER, queue_id=0)
+    body = encode_body(LockBody(consumer_group="g", client_id="c1", mq_set=[queue]))
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        assert (await client.ask(code, body)).code == ResponseCode.NO_PERMISSION
 
 
 async def test_queue_locks(client: Client, services: FakeServices) -> None:

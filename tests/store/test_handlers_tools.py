@@ -13,6 +13,7 @@ from protocols.remoting.command import RemotingCommand
 from protocols.remoting.handles import PopHandle
 from protocols.remoting.nearly_json import parse
 from protocols.remoting.peer import Peer
+from protocols.remoting.private import GROUP_IS_KNOWN
 from protocols.remoting.records import decode_records
 from store.app import Store
 from tests.support.standard_codes import make_group
@@ -144,6 +145,25 @@ async def test_a_reset_moves_a_group_that_pops(client: RemotingClient) -> None:
     await reset(client, offset="2", queueId="0")
     assert bodies_of(await pop(client)) == [b"c"]
     await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at)
+    assert (await pop(client)).code == ResponseCode.POLLING_TIMEOUT
+
+
+async def test_a_commit_moves_a_group_that_pops_if_a_gateway_says_so(
+    client: RemotingClient,
+) -> None:
+    """It knows that nobody of the group is there; others commit what they have read."""
+    for body in (b"a", b"b"):
+        await send(client, body)
+    first = await pop(client, maxMsgNums="2")
+    for index in range(2):
+        await ask(client, RequestCode.ACK_MESSAGE, handle_of(first, index))
+    at = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at)
+    assert (await pop(client)).code == ResponseCode.POLLING_TIMEOUT
+    at[GROUP_IS_KNOWN] = "true"
+    assert (await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at)).code == 0
+    assert bodies_of(await pop(client)) == [b"b"]
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, at | {"commitOffset": "99"})
     assert (await pop(client)).code == ResponseCode.POLLING_TIMEOUT
 
 

@@ -139,6 +139,9 @@ class FakeBroker:
         self.lost_ack_count = 0
         """Acks that came while it was down."""
 
+        self.lost_change_count = 0
+        """Changes of the invisible time that came then."""
+
         self.unanswered_count = 0
         """Questions to come that find the store away."""
 

@@ -191,6 +191,9 @@ class FakePipeline:
         self, call: Call, changes: Sequence[InvisibleTimeChange]
     ) -> list[AckResult]:
         await asyncio.sleep(0)
+        if self._broker.is_down:
+            self._broker.lost_change_count += len(changes)
+            return [AckResult(Code.HA_NOT_AVAILABLE)] * len(changes)
         results: list[AckResult] = []
         for change in changes:
             flight = self._broker.flight_of(change.handle)
