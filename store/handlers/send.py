@@ -247,6 +247,8 @@ def _records(
                 f"message body size: {len(body)}, max: {bytes_max}",
             )
         named = decode_properties(text)
+        if topic != header.topic:  # dead: there is no next attempt to wait for
+            named = tuple([pair for pair in named if pair[0] not in NAMES_OF_DELAY])
         properties, message_id = _properties(context, topic, named, now)
         facts = dict(named)
         due_ms, is_half = _held(header, facts, now)

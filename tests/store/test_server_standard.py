@@ -288,3 +288,13 @@ async def test_a_send_back_comes_again_and_dies_at_its_limit(client: RemotingCli
     assert (await ask(client, RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
     dead = decode_records((await pull(client, 0, topic="%DLQ%G")).body)[0]
     assert (dead.body, dead.properties["DLQ_ORIGIN_TOPIC"]) == (b"x", "T")
+
+
+async def test_what_an_orderly_consumer_gives_up_is_dead_at_once(client: RemotingClient) -> None:
+    """It sends with the level of a next attempt: the dead letter waited a minute."""
+    named = "UNIQ_KEY\x01id\x02DELAY\x015\x02"
+    header = {"i": named, "j": "3", "l": "2"}
+    await send(client, b"x", topic="%RETRY%G", **header)
+    (dead,) = decode_records((await pull(client, 0, topic="%DLQ%G")).body)
+    assert (dead.body, dead.message_id) == (b"x", "id")
+    assert "DELAY" not in dead.properties
