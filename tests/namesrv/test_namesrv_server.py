@@ -269,6 +269,9 @@ async def test_credentials(tmp_path: Path) -> None:
     sign(signed, "key", "secret")
     assert (await client.request(signed, PATIENCE_S)).code == 0
     assert (await ask(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 0
+    delete = RequestCode.DELETE_TOPIC_IN_NAMESRV
+    assert (await ask(client, delete, topic="T")).code == ResponseCode.NO_PERMISSION
+    assert (await ask(client, delete, topic="gone")).code == 0  # mqadmin, behind the store's answer
     await client.close()
     await server.stop()
 
