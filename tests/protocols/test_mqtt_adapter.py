@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocols.addresses import socket_address
 from protocols.driver import Driver
 from protocols.mqtt.client import Client
 from protocols.mqtt.connection import TURN_PACKETS_MAX, MqttConnection
@@ -419,6 +420,26 @@ async def test_all_that_a_client_said_before_it_left_counts(
         heard = await sub.publishes(count + 1 if is_orderly else count + 2)
         assert heard[count].payload == b"last"
         assert is_orderly or heard[-1].payload == b"gone"
+        assert await sub.is_silent()
+
+
+async def test_all_that_a_client_said_before_its_reset_counts(served: Served) -> None:
+    """A socket that is gone between two turns: what was read of it is stored before the will."""
+    _, address = served
+    count, will = 4 * TURN_PACKETS_MAX, Will("will", b"gone", 0)
+    async with MqttClient(address, Connect(V5, "sub")) as sub:
+        await sub.subscribe(SubscribeItem("#", 0))
+        async with MqttClient(address, Connect(V5, "hasty", will=will)) as hasty:
+            name = hasty._writer.get_extra_info("sockname")
+            drivers = (item for item in gc.get_objects() if type(item) is Driver)
+            (driver,) = (one for one in drivers if one.peer == socket_address(name))
+            assert isinstance(driver.transport, asyncio.Transport)
+            user = ((Property.USER_PROPERTY, ("a", "b")),)
+            driver.data_received(encode_packet(Publish("t", b"1", 0, properties=user), V5) * count)
+            driver.transport.abort()
+            heard = await sub.publishes(count + 1)
+        assert {packet.topic for packet in heard[:-1]} == {"t"}
+        assert heard[-1].payload == b"gone"
         assert await sub.is_silent()
 
 
