@@ -141,3 +141,45 @@ def test_many_of_one_size_have_the_packets_of_each(version: int, qos: int, odd: 
         b"body %04d" % number for number in range(start, stop)
     ]
     assert shelf.records == found
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("kind", KINDS[3:])
+@pytest.mark.parametrize("body", [b"null", b"text"])
+def test_many_that_do_not_stand_for_their_body(version: int, kind: Kind, body: bytes) -> None:
+    """Events may have no data, a filler has none, some have no id: as each of them alone."""
+    found = [record_of(kind, body, number) for number in range(ROWS_MIN + 40)]
+    run = DeliveryRun(
+        shelved(found), 0, len(found), group=1, group_name="g", grant=1, qos=0, retain=False,
+        reads=(0,),
+    )  # fmt: skip
+    column = Renderings().column(run, version, 0, False, ())
+    assert column is not None
+    parts = Renderings().find(records.decode_record(found[0])).parts(version, 0, False, (), 0)
+    assert column.whole == b"".join(parts) * len(found)
+
+
+@pytest.mark.parametrize("count", [2, ROWS_MIN + 40])
+@pytest.mark.parametrize("odd", [("TG_EXPIRES_AT", "9000000000000"), ("TG_SUBJECT", "a/#")])
+def test_what_is_looked_at_for_each_client_has_no_column(count: int, odd: tuple[str, str]) -> None:
+    """What expires says how long it has; an address that is no topic name goes to nobody."""
+    kind = Kind("MQTT", (odd, ("mqtt_qos", "1")))
+    shelf = shelved([record_of(kind, b"same", number) for number in range(count)])
+    run = DeliveryRun(
+        shelf, 0, count, group=1, group_name="g", grant=1, qos=0, retain=False, reads=(0,)
+    )
+    assert Renderings().column(run, V5, 0, False, ()) is None
+
+
+def test_who_gets_a_run_otherwise_gets_other_packets() -> None:
+    """Runs of one frame that begin alike, and readers with other subscription identifiers."""
+    found = [record_of(KINDS[0], b"same", number) for number in range(5)]
+    shelf, renderings = shelved(found), Renderings()
+    rendering = renderings.find(records.decode_record(found[0]))
+    for stop, identifiers in ((5, ()), (5, (7,)), (2, (7,)), (2, ())):
+        run = DeliveryRun(
+            shelf, 0, stop, group=1, group_name="g", grant=1, qos=0, retain=False, reads=(0,)
+        )
+        column = renderings.column(run, V5, 0, False, identifiers)
+        assert column is not None
+        assert column.whole == b"".join(rendering.parts(V5, 0, False, identifiers, 0)) * stop

@@ -1,0 +1,104 @@
+"""What publishers are told, and what waits: one client over Services in memory."""
+
+import asyncio
+import gc
+
+import pytest
+
+from protocols.addresses import socket_address
+from protocols.driver import Driver
+from protocols.errors import Code
+from protocols.mqtt.encoder import encode_packet
+from protocols.mqtt.events import WAITING_EVENTS_MAX
+from protocols.mqtt.packets import (
+    V5,
+    V311,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Publish,
+    Pubrec,
+    Reason,
+    Suback,
+    Subscribe,
+    SubscribeItem,
+)
+from protocols.mqtt.properties import Property
+from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_front import gateway, until
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+async def test_that_nobody_was_there_is_told_by_option(version: int) -> None:
+    """With ``tells_unmatched``: 0x10 of what is stored and no subscription matched."""
+    async with (
+        gateway(tells_unmatched=True) as (_, address),
+        MqttClient(address, Connect(version, "c")) as client,
+    ):
+        nobody = Reason.NO_MATCHING_SUBSCRIBERS if version == V5 else Reason.SUCCESS
+        assert await client.publish("t", b"alone", 1) == Puback(1, nobody)
+        await client.subscribe(SubscribeItem("t", 0))
+        assert await client.publish("t", b"heard", 1) == Puback(3)
+        assert (await client.publishes(1))[0].payload == b"heard"
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])
+@pytest.mark.parametrize("reason", [Reason.NOT_AUTHORIZED, Reason.PAYLOAD_FORMAT_INVALID])
+async def test_what_is_refused_leaves_its_place(
+    qos: int, answer: type[Puback | Pubrec], reason: Reason
+) -> None:
+    """By the stores' end or before it: it does not count against the Receive Maximum."""
+    says = ((Property.PAYLOAD_FORMAT, 1),)
+    async with gateway(receive_max=1, checks_payload_format=True) as (services, address):
+        services.denied.add(("publish", "secret"))
+        is_denied = reason == Reason.NOT_AUTHORIZED
+        topic, payload = ("secret", b"text") if is_denied else ("t", b"\xff")
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            for number in range(1, 4):
+                client.send(Publish(topic, payload, qos, packet_id=number, properties=says))
+                assert await client.receive() == answer(number, reason)
+            assert await client.publish("t", b"text", qos) == answer(1)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (Code.PRECONDITION_FAILED, Reason.SESSION_TAKEN_OVER),
+        (Code.HA_NOT_AVAILABLE, Reason.SERVER_BUSY),
+    ],
+)
+async def test_who_loses_its_stream_is_told_why(code: Code, reason: Reason) -> None:
+    """Another gateway has the session, or ours cannot go on."""
+    async with (
+        gateway() as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        await client.subscribe(SubscribeItem("t", 1))
+        (group,) = services.broker.groups.values()
+        group.streams[0].end(code, "over")
+        assert await client.receive() == Disconnect(reason)
+        assert await client.receive() is None
+
+
+async def test_what_waits_behind_a_subscribe_is_bounded() -> None:
+    """The socket is not read until SUBACK; then all are answered in order."""
+    async with (
+        gateway() as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        services.directory.barrier_gate = asyncio.Event()
+        name = socket_address(client._writer.get_extra_info("sockname"))
+        drivers = [item for item in gc.get_objects() if type(item) is Driver]
+        (connection,) = [one.connection for one in drivers if one.is_open and one.peer == name]
+        count = WAITING_EVENTS_MAX + 2
+        said: list[Packet] = [
+            Subscribe(number, (SubscribeItem("t", 0),)) for number in range(1, count + 1)
+        ]
+        client._writer.write(b"".join(encode_packet(packet, V5) for packet in said))
+        await until(lambda: connection.is_deaf)
+        services.directory.barrier_gate.set()
+        assert [await client.receive() for _ in said] == [
+            Suback(number, (0,)) for number in range(1, count + 1)
+        ]
+        assert not connection.is_deaf
