@@ -13,6 +13,7 @@ from protocols.remoting import records
 from protocols.remoting.codes import SysFlag
 from protocols.remoting.delivering import decode_deliver, encode_deliver
 from protocols.rows import ROWS_MIN
+from protocols.stored_names import NO_DATA
 
 HOST: Final = records.encode_host("10.1.2.3:4567")
 
@@ -145,7 +146,7 @@ def test_many_of_one_size_have_the_packets_of_each(version: int, qos: int, odd: 
 
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("kind", KINDS[3:])
-@pytest.mark.parametrize("body", [b"null", b"text"])
+@pytest.mark.parametrize("body", [NO_DATA, b"text"])
 def test_many_that_do_not_stand_for_their_body(version: int, kind: Kind, body: bytes) -> None:
     """Events may have no data, a filler has none, some have no id: as each of them alone."""
     found = [record_of(kind, body, number) for number in range(ROWS_MIN + 40)]
@@ -157,6 +158,20 @@ def test_many_that_do_not_stand_for_their_body(version: int, kind: Kind, body: b
     assert column is not None
     parts = Renderings().find(records.decode_record(found[0])).parts(version, 0, False, (), 0)
     assert column.whole == b"".join(parts) * len(found)
+
+
+def test_events_with_and_without_data_side_by_side() -> None:
+    """Of one size as they are stored, and not as they are sent."""
+    bodies = [NO_DATA, b"1", NO_DATA, b"2"]
+    found = [record_of(KINDS[3], body, number) for number, body in enumerate(bodies)]
+    column = Renderings().column(run_of(found, 0, len(found)), V311, 1, False, ())
+    assert column is not None
+    heads = [
+        b"".join(Renderings().find(records.decode_record(record)).parts(V311, 1, False, (), 0))
+        for record in found
+    ]
+    ids = [b"", b"", b"", b""]
+    assert column.joined(ids) == b"".join(heads)
 
 
 @pytest.mark.parametrize("count", [2, ROWS_MIN + 40])
