@@ -16,20 +16,24 @@ class ServerCounters:
     refused: int = 0
     busy: int = 0
     frames: int = 0
+    pulled: int = 0
+    """Messages read by offset; the engine counts what it hands out."""
+
     commits: int = 0
     commit_s: float = 0.0
     is_healthy: bool = True
     """False once a write or sync has failed: nothing is acknowledged until a restart."""
 
     recent: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=11))
-    """(monotonic, records stored, deliveries granted) of the last seconds, for rates."""
+    """(monotonic, records stored, messages taken) of the last seconds, for rates."""
 
     def sample(self, engine: Engine, now: float) -> None:
         """Remember where the counts stand; called about once a second."""
-        self.recent.append((now, engine.counters.records, engine.counters.granted))
+        taken = engine.counters.granted + self.pulled
+        self.recent.append((now, engine.counters.records, taken))
 
     def rates(self) -> tuple[float, float]:
-        """(stored, granted) per second over the last ten."""
+        """(stored, taken) per second over the last ten."""
         if len(self.recent) < 2:
             return 0.0, 0.0
         (start, put, got), (end, put_now, got_now) = self.recent[0], self.recent[-1]

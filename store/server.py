@@ -26,6 +26,7 @@ from protocols.remoting.private import PrivateCode
 from store.answers import StoreFailed
 from store.committer import Committer
 from store.engine import WriteBatch
+from store.handlers import statistics
 from store.handlers.access import PRIVATE_CODES, refusal
 from store.handlers.answers import not_available, refuse
 from store.handlers.backlog import Turns
@@ -450,7 +451,7 @@ class StoreServer:
             self._forgive(now - self._timer_at + LATE_S_MAX)
         recent = self.counters.recent
         if not recent or now - recent[-1][0] >= TIMER_S_MAX:
-            self.counters.sample(self.context.engine, now)
+            statistics.sample(self.context, now)
             tell_members(self.context, self.context.clients.take_silent(now))
         if now >= self._kept_alive + KEEP_ALIVE_S:
             self._kept_alive = now

@@ -38,7 +38,7 @@ def runtime_info(
         "msgPutTotalTodayNow": str(engine.counters.records),
         "msgPutTotalTodayMorning": "0",
         "msgPutTotalYesterdayMorning": "0",
-        "msgGetTotalTodayNow": str(engine.counters.granted),
+        "msgGetTotalTodayNow": str(engine.counters.granted + context.counters.pulled),
         "msgGetTotalTodayMorning": "0",
         "msgGetTotalYesterdayMorning": "0",
         "sendThreadPoolQueueSize": "0",

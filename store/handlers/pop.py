@@ -208,8 +208,9 @@ def _attempt(
         fields["orderCountInfo"] = ";".join(
             [f"{NORMAL} qo{queue}%{offset} {n - 1}" for (queue, offset), n in attempts.items()]
         )
-    context.rates.add(f"get {asked.topic}@{asked.name}", len(records), now.monotonic)
-    answer = request.answer(fields=fields, body=b"".join(records), remark="FOUND")
+    body = b"".join(records)
+    context.rates.add(f"get {asked.topic}@{asked.name}", len(records), now.monotonic, len(body))
+    answer = request.answer(fields=fields, body=body, remark="FOUND")
     connection.answer(request, answer)
     return True
 

@@ -175,10 +175,12 @@ def _attempt(
     if status is not ReadStatus.FOUND:
         answer = request.answer(CODES[status], fields, remark=status.name)
     else:
-        name = f"get {header.topic}@{header.group}"
-        context.rates.add(name, result.record_count, clock.monotonic())
         pieces = result.pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        count = result.record_count
+        name = f"get {header.topic}@{header.group}"
+        context.rates.add(name, count, clock.monotonic(), len(body))
+        context.counters.pulled += count
         answer = request.answer(_SUCCESS, fields, body, remark="FOUND")
     connection.answer(request, answer)
     return True

@@ -358,6 +358,8 @@ def send_back(
     is_dead = level < 0 or message.reconsume_count >= limit
     topic = _dead_letter(context, group_name, now) if is_dead else retry_topic(group_name)
     record = retried(context, message, topic)
+    origin = message.properties.get("RETRY_TOPIC", message.topic)
+    context.rates.add(f"back {origin}@{group_name}", 1, now.monotonic)
 
     def answer(results: Sequence[AppendResult]) -> RemotingCommand:
         code = response_code(results[0].code)

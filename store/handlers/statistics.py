@@ -19,8 +19,24 @@ from store.handlers.subscription_groups import consume_offsets, group_config
 
 SPANS: Final = (("statsMinute", MINUTE_S), ("statsHour", HOUR_S), ("statsDay", DAY_S))
 TOPIC_PUT: Final = "TOPIC_PUT_NUMS"
-GROUP_STATS: Final = {"GROUP_GET_NUMS": "get", "GROUP_ACK_NUMS": "ack"}
+GROUP_SIZE: Final = "GROUP_GET_SIZE"
+GROUP_STATS: Final = {
+    "GROUP_GET_NUMS": "get",
+    "GROUP_ACK_NUMS": "ack",
+    "SNDBCK_PUT_NUMS": "back",
+}
 """``BrokerStatsManager``'s names and what they are called in ``Context.rates``."""
+
+BROKER_STATS: Final = {"BROKER_PUT_NUMS": "put", "BROKER_GET_NUMS": "get"}
+"""The same of all that the store does; their key is the cluster."""
+
+
+def sample(context: Context, now: float) -> None:
+    """Remember where the counts stand; called about once a second."""
+    context.counters.sample(context.engine, now)
+    _, stored, taken = context.counters.recent[-1]
+    context.rates.note("put", stored, now)
+    context.rates.note("get", taken, now)
 
 
 def view_statistic(
@@ -31,6 +47,10 @@ def view_statistic(
     now = clock.monotonic()
     if name == TOPIC_PUT and context.topic(key) is not None:
         sums = [put_count(context, key, span) for _, span in SPANS]
+    elif name in BROKER_STATS and key == context.config.cluster:
+        sums = [context.rates.since(BROKER_STATS[name], now - span) for _, span in SPANS]
+    elif name == GROUP_SIZE and context.rates.has(f"get {key}"):
+        sums = [context.rates.size_since(f"get {key}", now - span) for _, span in SPANS]
     elif name in GROUP_STATS and context.rates.has(f"{GROUP_STATS[name]} {key}"):
         sums = [context.rates.since(f"{GROUP_STATS[name]} {key}", now - span) for _, span in SPANS]
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from protocols import clock
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -16,6 +17,7 @@ from protocols.remoting.peer import Peer
 from protocols.remoting.private import GROUP_IS_KNOWN
 from protocols.remoting.records import decode_records
 from store.app import Store
+from store.handlers import statistics
 from tests.support.standard_codes import make_group
 from tests.support.store_server import WAIT_S, ask, connected, running_store
 
@@ -214,9 +216,34 @@ async def test_statistics_of_a_topic_and_of_a_group(client: RemotingClient) -> N
     asked = {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"}
     got = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
     assert parse(got.body)["statsDay"]["sum"] == 2
+    asked = {"statsName": "GROUP_GET_SIZE", "statsKey": "T@G"}
+    size = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
+    assert parse(size.body)["statsMinute"]["sum"] > 2 * 91
     asked = {"statsName": "GROUP_GET_NUMS", "statsKey": "T@none"}
     none = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
     assert none.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_statistics_of_the_store_and_of_what_came_back(
+    client: RemotingClient, store: Store
+) -> None:
+    """315 as rocketmq-exporter asks; what is pulled counts as taken, as what is popped does."""
+    assert store._server is not None
+    context = store._server.context
+    cluster = context.config.cluster
+    await send(client, b"a")
+    message = decode_records((await pull(client, 0)).body)[0]
+    back = {"offset": str(message.log_position), "group": "G", "delayLevel": "1"}
+    assert (await ask(client, RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+    statistics.sample(context, clock.monotonic())
+    for name, key, least in (
+        ("BROKER_PUT_NUMS", cluster, 2),
+        ("BROKER_GET_NUMS", cluster, 1),
+        ("SNDBCK_PUT_NUMS", "T@G", 1),
+    ):
+        asked = {"statsName": name, "statsKey": key}
+        answer = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, asked)
+        assert parse(answer.body)["statsDay"]["sum"] >= least, name
 
 
 async def test_progress_of_a_popping_group_is_per_queue(client: RemotingClient) -> None:
