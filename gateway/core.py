@@ -86,6 +86,8 @@ class Core:
         self.pipeline.learner.auto_topics = AutoTopics(
             self.directory, lambda: rules.policy.addressing.auto_topics_max
         )
+        self.directory.on_ended(self.pipeline.withdrawals.lease_ended)
+        self.directory.on_joined(self.pipeline.withdrawals.lease_joined)
         self.members = StoreMembers(self.directory, clusters)
         self.pipeline.ask(self.members)
         self.weights = Weights(self.directory, weights_changed)

@@ -35,6 +35,7 @@ from gateway.policy import Policy
 from gateway.receipts import Receipts
 from gateway.resends import Resends
 from gateway.storewaits import StoreWaits
+from gateway.withdrawals import WITHDRAWN, Withdrawals
 from protocols import clock
 from protocols.canonical import (
     Call,
@@ -59,8 +60,6 @@ BODY_BYTES_MAX: Final = 4 << 20
 
 IDS_AT_ONCE: Final = 1 << 14
 """Message ids taken in one step; their counter has 16 bits."""
-
-WITHDRAWN: Final = "its publisher is gone"
 
 
 class GatewayPipeline:
@@ -105,6 +104,7 @@ class GatewayPipeline:
         self._is_flush_due = False
         self._decisions = Decisions()
         self._lanes = Lanes(self._forget)
+        self.withdrawals = Withdrawals(clusters, self._lanes, self.waits)
         self._late_heads = LateHeads()
         self.message_count = 0
         """Messages that came in, for metrics."""
@@ -155,13 +155,7 @@ class GatewayPipeline:
         return [results[index] for index in range(len(results))]
 
     def withdraw(self, call: Call, *, is_taken: bool) -> None:
-        if not self._lanes.of(call).withdraw(is_taken=is_taken):
-            return
-        for cluster in self._clusters.values():
-            for link in cluster.links.values():
-                for run in link.take_withdrawn():
-                    run.fail(Code.HA_NOT_AVAILABLE, WITHDRAWN)
-        self.waits.again(call)
+        self.withdrawals.withdraw(call, is_taken=is_taken)
 
     def may_store_late(self, call: Call) -> bool:
         lane = self._lanes.find(call)
@@ -246,7 +240,7 @@ class GatewayPipeline:
             batch.is_resend = any([message.is_resend for message in messages])
         lane = self._lanes.of(call)
         lane.batches.append(batch)
-        batch.lane, batch.is_withdrawn = lane, lane.is_withdrawn
+        batch.lane, batch.is_withdrawn = lane, lane.is_withdrawn or self._lanes.is_out
         return batch
 
     def _dispatch(self, batch: Batch, stamp: int, now_ms: int) -> bool:

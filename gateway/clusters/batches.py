@@ -434,9 +434,12 @@ class Lanes:
         forget: called with each that ended while it waited, some time after its last answer.
     """
 
-    __slots__ = ("_by_call", "_count_max", "_forget")
+    __slots__ = ("_by_call", "_count_max", "_forget", "is_out")
 
     def __init__(self, forget: Callable[[Call], None]) -> None:
+        self.is_out = False
+        """Whatever is posted now is withdrawn at once."""
+
         self._by_call: dict[Call, Lane] = {}
         self._count_max = LANES_SWEPT_MIN
         self._forget = forget
@@ -451,6 +454,12 @@ class Lanes:
                 self._sweep()
             lane = self._by_call[call] = Lane()
         return lane
+
+    def withdraw_all(self) -> None:
+        self.is_out = True
+        for lane in self._by_call.values():
+            for batch in lane.batches:
+                batch.is_withdrawn = True
 
     def end(self, call: Call, *, is_waiting: bool) -> bool:
         """Nothing more comes of *call*; False: what did is not answered yet (*is_waiting*: and is

@@ -342,3 +342,39 @@ async def test_what_waits_of_a_publisher_that_left_is_stored_unless_it_comes_aga
     assert not core.pipeline.may_store_late(callers["stays away"])
     await core.stop()
     await stores.stop()
+
+
+async def test_nothing_under_a_once_key_outlives_the_lease_that_it_came_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A gateway that stood still reads what its clients had sent before they left, and finds that its
+    lease is over: others serve them, and nobody waits for it to end their exchanges.
+    """
+    monkeypatch.setattr(tidegate, "LOST_S_MAX", PATIENCE_S)
+    stores, core, message, caller = await _publisher(tmp_path)
+    (link,) = core.cluster.links.values()
+    assert isinstance(link, TidegateLink)
+    plain = message._replace(once_key=b"")
+    with monkeypatch.context() as patched:
+        patched.setattr(link._frames, "_write", lambda frame, body: None)  # it is lost on its way
+        sent = [core.pipeline.send(caller, [one]) for one in (message, plain)]
+        sent = [asyncio.ensure_future(one) for one in sent]
+        await until(lambda: link._frames.in_flight_count)
+        sent += [
+            asyncio.ensure_future(core.pipeline.send(caller, [one])) for one in (message, plain)
+        ]
+        await asyncio.sleep(0)
+        epoch = core.presence.epoch
+        core.presence.ended()
+        sent += [
+            asyncio.ensure_future(core.pipeline.send(caller, [one])) for one in (message, plain)
+        ]
+        await turns()
+    codes = [result.code for (result,) in await asyncio.gather(*sent)]
+    assert codes == [Code.HA_NOT_AVAILABLE, Code.OK] * 3
+    await until(lambda: core.presence.epoch > epoch and core.directory._is_joined)
+    (again,) = await core.pipeline.send(caller, [message])
+    assert again.code == Code.OK
+    await core.stop()
+    await stores.stop()

@@ -56,6 +56,8 @@ class Core:
         self.directory = DirectoryClient(
             self.presence, clusters, self.matching, self.pipeline, address="127.0.0.1:0"
         )
+        self.directory.on_ended(self.pipeline.withdrawals.lease_ended)
+        self.directory.on_joined(self.pipeline.withdrawals.lease_joined)
         self.members = StoreMembers(self.directory, clusters)
         self.pipeline.ask(self.members)
         self.streams = Streams(clusters, self.pipeline)
