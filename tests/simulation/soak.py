@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from tests.simulation.bulk_script import BulkScript
+from tests.simulation.churning_script import ChurningScript
 from tests.simulation.compacted_script import CompactedScript
 from tests.simulation.held_script import PRESSED, HeldScript
 from tests.simulation.moving_script import MovingScript
@@ -38,6 +39,7 @@ SCRIPTS: dict[str, tuple[Callable[[int, float], Runs], int]] = {
     "held": (lambda seed, tries: HeldScript(seed, tries=tries), 150),
     "pressed": (lambda seed, tries: HeldScript(seed, PRESSED, tries=tries), 150),
     "moving": (lambda seed, tries: MovingScript(seed, tries=tries), 400),
+    "churning": (lambda seed, tries: ChurningScript(seed, tries=tries), 300),
     "compacted": (lambda seed, tries: CompactedScript(seed, tries=tries), 200),
 }
 """Name → what makes it, and steps per seed. The first two crash before every operation, the others
