@@ -5,12 +5,13 @@ What no single field can say: names given twice, safety rules, routing tests, de
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.authenticators.settings import BUILT_IN, PasswordFileConfig, PluginConfig, is_plugin
 from gateway.config import ADMIN_PROTOCOL, GatewayConfig, ListenerConfig
-from gateway.mosquitto import read_acl_file, read_password_file
+from gateway.mosquitto import read_acl_file, read_password_file, unreadable
 from gateway.ruleconfig import RuleExpectConfig, RuleTestConfig, WhenConfig
 from gateway.rules import Facts, covers
 from protocols import unix_sockets
@@ -38,7 +39,7 @@ def cross_problems(config: GatewayConfig, document: Document) -> list[str]:
         *_bridge_targets(config),
         *_partial_mirrors(config),
     ]
-    problems = [document.problem(path, text) for path, text in found] + _bad_files(config)
+    problems = [document.problem(path, text) for path, text in found] + _bad_files(config, document)
     if not problems:
         problems = [document.problem(path, text) for path, text in failed_tests(config)]
     return problems
@@ -62,18 +63,22 @@ def warnings(config: GatewayConfig, document: Document) -> list[str]:
 Finding = tuple[KeyPath, str]
 
 
-def _bad_files(config: GatewayConfig) -> list[str]:
-    """Files in Mosquitto's formats, line by line."""
+def _bad_files(config: GatewayConfig, document: Document) -> list[str]:
+    """Files in Mosquitto's formats: one that cannot be read by its key, others line by line."""
+    readers: list[tuple[KeyPath, Path, Callable[[Path], object]]] = [
+        (("authenticators", index, "file"), entry.file, read_password_file)
+        for index, entry in enumerate(config.authenticators)
+        if isinstance(entry, PasswordFileConfig)
+    ]
+    if config.acl_file is not None:
+        readers.insert(0, (("acl_file",), config.acl_file, read_acl_file))
     problems: list[str] = []
-    try:
-        if config.acl_file is not None:
-            read_acl_file(config.acl_file)
-    except ConfigError as error:
-        problems += error.problems
-    for entry in config.authenticators:
+    for path, file, read in readers:
+        if reason := unreadable(file):
+            problems.append(document.problem(path, reason))
+            continue
         try:
-            if isinstance(entry, PasswordFileConfig):
-                read_password_file(entry.file)
+            read(file)
         except ConfigError as error:
             problems += error.problems
     return problems

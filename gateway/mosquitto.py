@@ -180,11 +180,22 @@ def verify_password(password_hash: str, password: bytes) -> bool:
     return hmac.compare_digest(digest, expected)
 
 
+def unreadable(path: Path) -> str:
+    """Why the file cannot be opened; empty: it can."""
+    try:
+        path.open("rb").close()
+    except (OSError, ValueError) as error:  # ValueError: a byte 0 in its name
+        return f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
 def _lines(path: Path) -> list[tuple[int, str]]:
     """Numbered lines that say something. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: is not UTF-8 text"]) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError([unreadable(path) or f"{path}: {error}"]) from error
     numbered = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in numbered if line and not line.startswith("#")]

@@ -4,6 +4,7 @@ Protocols by entry point (group ``gateway.protocols``): built-in ones come in by
 A protocol's module is imported only when a listener of it exists.
 """
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -17,6 +18,9 @@ from protocols.daemon.documents import KeyPath
 from protocols.errors import ConfigError
 
 _LISTENERS: Final = "listeners"
+
+_KEYS: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+"""The keys of ``rewrite[0].to``."""
 
 
 def section_of(loaded: Loaded, name: str) -> dict[str, Any]:
@@ -103,7 +107,9 @@ def _with_position(loaded: Loaded, name: str, line: str) -> str:
     key, separator, rest = text.partition(": ")
     path: KeyPath = (_LISTENERS, name)
     if separator and " " not in key:
-        parts = tuple(part for part in key.split(".") if part)
+        parts: KeyPath = tuple(
+            int(number) if number else word for word, number in _KEYS.findall(key)
+        )
         shared: Mapping[str, Any] = (
             loaded.document.value.get(loaded.config.listeners[name].protocol) or {}
         )

@@ -14,10 +14,11 @@ import ssl
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from protocols import clock, proxying, unix_sockets
 from protocols.addresses import split_bind
+from protocols.checking import CheckedModel
 from protocols.daemon.units import Rate, Texts
 from protocols.descriptors import Factory, Spared
 from protocols.driver import ACCEPTS_AT_ONCE, BACKLOG, Driver, listen
@@ -48,7 +49,7 @@ def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
 ProxyRequires = Literal["nothing", "tls", "certificate"]
 
 
-class DoorSettings(BaseModel):
+class DoorSettings(CheckedModel):
     """What every listener on our own sockets can have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from protocols.addresses import split_bind
+from protocols.daemon.documents import show_path
 from protocols.errors import ConfigError
 from protocols.suggestions import nearest
 from protocols.wording import wrong
@@ -41,4 +42,4 @@ def _line(where: str, model: type[BaseModel], item: ErrorDetails) -> str:
     if item["type"] == "extra_forbidden":
         known = model.model_fields if len(place) == 1 else ()
         text = f"unknown key{nearest(str(place[-1]), known)}"
-    return f"{where}.{'.'.join(map(str, place))}: {text}"
+    return f"{where}.{show_path(place)}: {text}"

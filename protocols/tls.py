@@ -12,7 +12,9 @@ import ssl
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self, cast
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import ConfigDict, model_validator
+
+from protocols.checking import CheckedModel
 
 logger = logging.getLogger("tidegate.tls")
 
@@ -22,7 +24,7 @@ Names = tuple[tuple[tuple[str, str], ...], ...]
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-class TlsSettings(BaseModel):
+class TlsSettings(CheckedModel):
     """TLS of one listener; the files are read again when they change, and at a reload."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)

@@ -16,9 +16,11 @@ TEXTS: Final = {
     "int_type": "should be a whole number",
     "list_type": "should be a list",
     "mapping_type": "should be a map",
+    "int_parsing_size": "is too large",
     "missing": "is missing",
     "model_attributes_type": "should be a map",
     "model_type": "should be a map",
+    "path_type": "should be a path",
     "tuple_type": "should be a list",
 }
 """pydantic's types of errors that speak of Python."""
@@ -41,6 +43,16 @@ SHOWN: Final = frozenset(
 """Errors whose value is repeated: of numbers and of words to choose from, which are no secrets."""
 
 _PREFIXES: Final = ("Value error, ", "Assertion failed, ", "Input ", "String ")
+
+
+TEXT_CHARS_MAX: Final = 400
+"""Of one problem: a value that stands in it may be a whole file by mistake."""
+
+
+def printable(text: str) -> str:
+    """*text* on one line of bounded length: control characters of a value are written out."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return shown if len(shown) <= TEXT_CHARS_MAX else f"{shown[:TEXT_CHARS_MAX]}…"
 
 
 def wrong(item: ErrorDetails) -> str:

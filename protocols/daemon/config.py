@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from protocols.checking import CheckedModel
 from protocols.daemon.documents import Document, KeyPath, load
 from protocols.daemon.settings import apply_settings
 from protocols.errors import ConfigError
@@ -53,7 +54,7 @@ M = TypeVar("M", bound=BaseModel)
 _NOTHING: Final = object()
 
 
-class ConfigModel(BaseModel):
+class ConfigModel(CheckedModel):
     """Base of all configuration models; the docstring under a field is its manual."""
 
     model_config = ConfigDict(

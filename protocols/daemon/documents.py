@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import yaml
 
 from protocols.errors import ConfigError
+from protocols.wording import printable
 
 Key = str | int
 KeyPath = tuple[Key, ...]
@@ -97,7 +98,7 @@ class Document:
 
     def problem(self, path: KeyPath, text: str, *, of_key: bool = False) -> str:
         """``file:line:column key.path: text``."""
-        return f"{self.position(path, of_key=of_key)} {show_path(path)}: {text}"
+        return f"{self.position(path, of_key=of_key)} {show_path(path)}: {printable(text)}"
 
     def take(self, path: KeyPath, value: Any, origin: Position) -> None:
         """Put *value* (plain YAML data) at *path*, in place of what is there."""
@@ -212,12 +213,14 @@ class _Reader:
             self.problems.append(f"{name}:1:1 (top): a map of blocks is wanted")
             return
         self._reading.append(path.resolve())
-        for item in self._merge_top(node, name):
+        for item, where in self._merge_top(node, name):
             inner = path.parent / item
-            if inner.resolve() in self._reading:
-                self.problems.append(f"{name} include: {item} includes itself")
+            if "\0" in item or not inner.is_file():
+                self.problems.append(f"{where} include: there is no file {printable(item)}")
+            elif inner.resolve() in self._reading:
+                self.problems.append(f"{where} include: {item} includes itself")
             elif len(self._reading) > INCLUDE_DEPTH_MAX:
-                self.problems.append(f"{name} include: more than {INCLUDE_DEPTH_MAX} files deep")
+                self.problems.append(f"{where} include: more than {INCLUDE_DEPTH_MAX} files deep")
             else:
                 self.read(inner, str(inner) if Path(name).parent != Path() else item)
         self._reading.pop()
@@ -249,9 +252,9 @@ class _Reader:
         assert isinstance(node, yaml.ScalarNode)
         return self._scalar(node, path, name)
 
-    def _merge_top(self, node: yaml.MappingNode, name: str) -> list[str]:
-        """Merge one file's blocks into the document; the files it includes."""
-        include: list[str] = []
+    def _merge_top(self, node: yaml.MappingNode, name: str) -> list[tuple[str, Position]]:
+        """Merge one file's blocks into the document; the files it includes, and where."""
+        include: list[tuple[str, Position]] = []
         tree = self.document.value
         if () not in self.document.values_at:
             self.document.values_at[()] = _position(name, node)
@@ -260,9 +263,7 @@ class _Reader:
             present = tree.get(key)
             if key == "include":
                 value = self.construct(value_node, ("include",), name)
-                include += (
-                    [value] if isinstance(value, str) else [str(item) for item in value or ()]
-                )
+                include += self._files(value, value_node, name)
             elif isinstance(present, list) and isinstance(value_node, yaml.SequenceNode):
                 for item in value_node.value:
                     present.append(self.construct(item, (key, len(present)), name))
@@ -275,6 +276,16 @@ class _Reader:
                 self.document.keys_at[(key,)] = _position(name, key_node)
                 tree[key] = self.construct(value_node, (key,), name)
         return include
+
+    def _files(self, value: Any, node: yaml.Node, name: str) -> list[tuple[str, Position]]:
+        """What ``include`` names, one file or a list of them, and where."""
+        if isinstance(value, str):
+            return [(value, _position(name, node))]
+        if value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value)):
+            at = self.document.values_at
+            return [(file, at["include", index]) for index, file in enumerate(value or ())]
+        self._add(name, node, ("include",), "should be a file or a list of files")
+        return []
 
     def _merge_map(
         self, present: dict[str, Any], node: yaml.MappingNode, block: str, name: str

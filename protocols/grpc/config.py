@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from protocols.checking import CheckedModel
 from protocols.daemon.units import Bytes, Count
 from protocols.sections import checked
 
@@ -26,7 +27,7 @@ class TlsFiles(BaseModel, frozen=True, from_attributes=True):
     """PEM file; with it clients must show a certificate of this authority."""
 
 
-class GrpcConfig(BaseModel):
+class GrpcConfig(CheckedModel):
     """
     One listener of protocol ``grpc``. A gRPC port speaks either TLS or plain text, not both.
     """

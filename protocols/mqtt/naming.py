@@ -9,10 +9,11 @@ routes and all other protocols see the outcome. Names that begin with ``$`` are 
 import re
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
 from protocols import subjects
 from protocols.canonical import Call
+from protocols.checking import CheckedModel
 from protocols.mqtt.fields import PacketError, protocol_error
 from protocols.mqtt.packets import Reason
 from protocols.mqtt.topics import is_valid_name
@@ -54,7 +55,7 @@ def check_mount_point(value: str) -> str:
     return value
 
 
-class RewriteRule(BaseModel):
+class RewriteRule(CheckedModel):
     """One entry of ``rewrite:``; the first that matches a name or filter is applied."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from protocols import unix_sockets
+from protocols.checking import CheckedModel
 from protocols.daemon.units import Bytes, Count
 from protocols.doors import DoorSettings
 from protocols.errors import ConfigError
@@ -50,7 +51,7 @@ def _filter(value: str) -> str:
     return value
 
 
-class AutoSubscription(BaseModel):
+class AutoSubscription(CheckedModel):
     """One subscription that clients have without asking."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -124,12 +124,29 @@ def test_missing_and_circular_files(tmp_path: Path) -> None:
     """A file that is not there is named; a circle ends."""
     main = tmp_path / "gateway.yaml"
     main.write_text("include: [nothing.yaml]\n")
-    with pytest.raises(ConfigError, match=r"nothing.yaml: cannot be read"):
+    with pytest.raises(
+        ConfigError, match=r"gateway.yaml:1:11 include: there is no file nothing.yaml"
+    ):
         load(main)
     main.write_text("name: a\ninclude: [gateway.yaml]\n")
     with pytest.raises(ConfigError) as caught:
         load(main)
-    assert caught.value.problems == [f"{main} include: gateway.yaml includes itself"]
+    assert caught.value.problems == [f"{main}:2:11 include: gateway.yaml includes itself"]
+    for wrong in ("3", "{a: b}", "[[a]]"):
+        main.write_text(f"include: {wrong}\n")
+        with pytest.raises(ConfigError, match=r"1:10 include: should be a file or a list of files"):
+            load(main)
+    main.write_text('include: "a\\0b"\n')
+    with pytest.raises(ConfigError, match=r"there is no file a\\x00b"):
+        load(main)
+
+
+def test_a_problem_is_one_short_line() -> None:
+    """A value that is repeated may have line ends, or be a whole file by mistake."""
+    document = load(None)
+    text = document.problem(("zone",), "'a\nb' " + "x" * 70_000)
+    assert "'a\\nb' xxx" in text
+    assert len(text) < 500
 
 
 def test_a_file_stands_for_so_much_at_most() -> None:

@@ -292,3 +292,56 @@ def test_hashes_are_argon2() -> None:
     assert made.startswith("$argon2id$")
     assert verify_password(made, b"x")
     assert not verify_password("nonsense", b"x")
+
+
+def test_true_is_no_number() -> None:
+    """A truth where a count, a time or a rate is wanted is a mistake, in any daemon's block."""
+    text = """\
+mqtt: { receive_max: true, connect_s_max: true, subscribe_denied: false }
+limits: { connections_max: true }
+throttle: [{ name: a, publish: true }]
+"""
+    assert problems(text) == [
+        "gw.yaml:2:28 limits.connections_max: should not be true or false",
+        "gw.yaml:3:32 throttle[0].publish: should not be true or false",
+    ]
+    text = "mqtt: { receive_max: true, connect_s_max: true, anonymous: true }\n"
+    with pytest.raises(ConfigError) as caught:
+        build_adapters(read(text))
+    assert caught.value.problems == [
+        "gw.yaml:1:43 mqtt.connect_s_max: should not be true or false",
+        "gw.yaml:1:22 mqtt.receive_max: should not be true or false",
+    ]
+
+
+def test_a_mistake_inside_a_list_of_a_protocol_is_shown_there() -> None:
+    """The line is that of the list's entry."""
+    text = "mqtt:\n  rewrite:\n    - { topic: a/b, to: c }\n    - { topic: a/b }\n"
+    with pytest.raises(ConfigError) as caught:
+        build_adapters(read(text))
+    assert caught.value.problems == ["gw.yaml:4:7 mqtt.rewrite[1].to: is missing"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("acl_file: {}\n", "gw.yaml:1:11 acl_file"),
+        (
+            "authenticators:\n  - {{ type: passwords, file: {} }}\n",
+            "gw.yaml:2:30 authenticators[0].file",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("/none/users", "/none/users cannot be read: No such file or directory"),
+        ("/", "/ cannot be read: Is a directory"),
+        ('"a\\0b"', "a\\x00b cannot be read: embedded null byte"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_by_its_key(
+    text: str, place: str, file: str, said: str
+) -> None:
+    """Where the name of the file stands, and why it cannot be read; never a traceback."""
+    assert problems(text.format(file)) == [f"{place}: {said}"]
