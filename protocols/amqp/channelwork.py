@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols import clock
 from protocols.amqp import consuming, declaring, publishing, replies
+from protocols.amqp.changes import fault_of
 from protocols.amqp.channel import Confirms, Mode, Outcome, Unacked, Unsettled
 from protocols.amqp.codec import Ack, Call, Oversize, Publish
 from protocols.amqp.consumer import Consumer
@@ -47,7 +48,6 @@ from protocols.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
-from protocols.amqp.operations import fault_of
 from protocols.amqp.replies import AmqpFault
 from protocols.canonical import Delivery
 from protocols.errors import Refused

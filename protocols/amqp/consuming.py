@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.amqp import replies
 from protocols.amqp.arguments import consumer_priority
+from protocols.amqp.changes import fault_of
 from protocols.amqp.channel import Outcome, Unacked, group_by_consumer
 from protocols.amqp.consumer import Consumer
 from protocols.amqp.mapping import content_of, counted
@@ -28,7 +29,7 @@ from protocols.amqp.methods import (
     BasicReject,
     Method,
 )
-from protocols.amqp.operations import fault_of, in_exclusive_use
+from protocols.amqp.operations import in_exclusive_use
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.replying import REPLY_TO, close_reply_queue, open_reply_queue
 from protocols.canonical import Delivery

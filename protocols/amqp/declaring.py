@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from protocols.amqp import replies
+from protocols.amqp.changes import fault_of
 from protocols.amqp.fields import encode_table
 from protocols.amqp.methods import (
     ExchangeBind,
@@ -25,7 +26,7 @@ from protocols.amqp.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from protocols.amqp.operations import fault_of, require_no_default
+from protocols.amqp.operations import require_no_default
 from protocols.amqp.replies import AmqpFault
 from protocols.amqp.replying import REPLY_TO
 from protocols.amqp.replying import exists as reply_exists

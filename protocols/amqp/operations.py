@@ -7,10 +7,8 @@ gateway routes by it. A name that is not found is looked up once more at the dir
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
-
-import msgspec
 
 from protocols import clock
 from protocols.amqp import replies
@@ -27,11 +25,12 @@ from protocols.amqp.arguments import (
     require_same_flag,
     require_same_text,
 )
+from protocols.amqp.changes import TopologyChanges, fault_of
 from protocols.amqp.fields import encode_table
 from protocols.amqp.matching import DELAYED_TYPE
 from protocols.amqp.methods import ExchangeDeclare, QueueDeclare
 from protocols.amqp.passing import own_rows, passing_rows
-from protocols.amqp.replies import FROM_CODE, AmqpFault
+from protocols.amqp.replies import AmqpFault
 from protocols.amqp.topology import (
     BindingRecord,
     Exchange,
@@ -45,7 +44,7 @@ from protocols.amqp.topology import (
     record_key,
 )
 from protocols.canonical import QueueKind, QueueRef
-from protocols.directory import Put, Record, Subscription
+from protocols.directory import Put, Subscription
 from protocols.errors import Code, Refused
 from protocols.groups import QueueStat
 from protocols.pipeline import Services
@@ -59,18 +58,13 @@ NAME_BYTES: Final = 16
 """Randomness of a server-named queue: 22 characters of base64."""
 
 
-def fault_of(refused: Refused) -> AmqpFault:
-    """A refusal of the gateway in AMQP's words."""
-    code = FROM_CODE.get(refused.code, replies.RESOURCE_ERROR)
-    return AmqpFault(code, f"{refused.subject}: {refused.hint}")
-
-
 class Operations:
     """On behalf of all connections of one adapter."""
 
     def __init__(self, services: Services, topology: Topology) -> None:
         self.services = services
         self.topology = topology
+        self._changes = TopologyChanges(services.directory, topology)
         self._creating: dict[tuple[str, str], asyncio.Event] = {}
         """Queues under way; whoever declares one of them meanwhile waits. As many as channels."""
 
@@ -80,7 +74,7 @@ class Operations:
         """A queue that this connection may use. Raises AmqpFault 404 or 405."""
         found = self.topology.queues.get((vhost, name))
         if found is None:
-            await self._catch_up()
+            await self._changes.catch_up()
             found = self.topology.queues.get((vhost, name))
         if found is None:
             raise AmqpFault(replies.NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
@@ -92,7 +86,7 @@ class Operations:
         """Raises AmqpFault 404."""
         found = self.topology.exchanges.get((vhost, name))
         if found is None:
-            await self._catch_up()
+            await self._changes.catch_up()
             found = self.topology.exchanges.get((vhost, name))
         if found is None:
             raise AmqpFault(replies.NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")
@@ -132,7 +126,7 @@ class Operations:
                 internal=method.internal,
                 arguments=encode_table(method.arguments),
             )
-            await self._put(record_key(vhost, "exchange", name), record, if_version=0)
+            await self._changes.put(record_key(vhost, "exchange", name), record, if_version=0)
             known = await self.exchange(vhost, name)
         what = f"exchange '{name}' in vhost '{vhost}'"
         now = known.record
@@ -230,7 +224,7 @@ class Operations:
             owner=connection if method.exclusive else "",
         )
         key = record_key(vhost, "queue", name)
-        if not await self._put(key, record, if_version=0, is_bound=method.exclusive):
+        if not await self._changes.put(key, record, if_version=0, is_bound=method.exclusive):
             await streams.delete_queue(ref)
         known = self.topology.queues.get((vhost, name))
         if known is None:
@@ -266,7 +260,9 @@ class Operations:
             for row in _rows(queue, binding)
         }
         key = record_key(record.vhost, "queue", record.name)
-        await self._write([Put(key, None), *(Put(binding_key(item), None) for item in bindings)])
+        await self._changes.write(
+            [Put(key, None), *(Put(binding_key(item), None) for item in bindings)]
+        )
         try:
             if rows:
                 await self.services.directory.subscribe((), tuple(rows), tenant=record.tenant)
@@ -293,20 +289,20 @@ class Operations:
                 raise _too_wide(binding)
             known = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
             if add := [row for row in rows if row not in known]:
-                version = await self._subscribe(
+                version = await self._changes.subscribe(
                     add, (), queue.record.tenant, is_bound=queue.record.exclusive
                 )
-        await self._barrier(version)
+        await self._changes.barrier(version)
 
     async def unbind_queue(
         self, queue: Queue | None, binding: BindingRecord, *, tenant: str
     ) -> None:
         """What does not exist is not bound, which is fine."""
-        await self._write([Put(binding_key(binding), None)])
+        await self._changes.write([Put(binding_key(binding), None)])
         if queue is not None and binding.source == AMQ_TOPIC:
             kept = {row for other in self._others(queue, binding) for row in _rows(queue, other)}
             gone = [row for row in _rows(queue, binding) if row not in kept]
-            await self._subscribe((), gone, tenant)
+            await self._changes.subscribe((), gone, tenant)
         await self._drop_unused_exchange(binding.vhost, binding.source, tenant)
 
     async def bind_exchange(self, binding: BindingRecord, *, tenant: str) -> None:
@@ -321,15 +317,15 @@ class Operations:
             raise _too_wide(binding)
         version = await self._put_binding(exchange, binding, is_bound=False)
         if is_shared and (rows := own_rows(self.topology, binding)):
-            version = await self._subscribe(rows, (), tenant)
-        await self._barrier(version)
+            version = await self._changes.subscribe(rows, (), tenant)
+        await self._changes.barrier(version)
 
     async def unbind_exchange(self, binding: BindingRecord, *, tenant: str) -> None:
         for name in (binding.source, binding.destination):
             require_no_default(name)
-        await self._write([Put(binding_key(binding), None)])
+        await self._changes.write([Put(binding_key(binding), None)])
         if binding.source == AMQ_TOPIC:
-            await self._subscribe((), own_rows(self.topology, binding), tenant)
+            await self._changes.subscribe((), own_rows(self.topology, binding), tenant)
         await self._drop_unused_exchange(binding.vhost, binding.source, tenant)
 
     # ── readers ─────────────────────────────────────────────────────────────────────────
@@ -339,14 +335,14 @@ class Operations:
         vhost, name = queue.record.vhost, queue.record.name
         gateway = self.services.directory.gateway
         record = ReaderRecord(vhost=vhost, queue=name, gateway=gateway)
-        await self._put(record_key(vhost, "reader", name, gateway), record, is_bound=True)
+        await self._changes.put(record_key(vhost, "reader", name, gateway), record, is_bound=True)
 
     async def remove_reader(self, queue: Queue) -> None:
         """This gateway's last consumer of it is gone; an auto-delete queue may go with it."""
         vhost, name = queue.record.vhost, queue.record.name
         key = record_key(vhost, "reader", name, self.services.directory.gateway)
         if self.topology.version_of(key):
-            await self._write([Put(key, None)])
+            await self._changes.write([Put(key, None)])
         await self.drop_unused_queue(vhost, name)
 
     async def drop_unused_queue(self, vhost: str, name: str) -> None:
@@ -378,12 +374,12 @@ class Operations:
                 continue
             inward = self.topology.bindings_to(vhost, name, is_exchange=True)
             keys = [*ending.bindings, *map(binding_key, inward)]
-            await self._write(
+            await self._changes.write(
                 [Put(record_key(vhost, "exchange", name), None), *(Put(key, None) for key in keys)]
             )
             shared = [item for item in inward if item.source == AMQ_TOPIC]
             if rows := {row for item in shared for row in own_rows(self.topology, item)}:
-                await self._subscribe((), tuple(rows), tenant)
+                await self._changes.subscribe((), tuple(rows), tenant)
             sources = [self.topology.exchanges.get((vhost, item.source)) for item in inward]
             due += [source for source in sources if source is not None and _is_unused(source)]
 
@@ -392,57 +388,8 @@ class Operations:
     ) -> int:
         key = binding_key(binding)
         if key not in exchange.bindings:
-            await self._put(key, binding, is_bound=is_bound)
+            await self._changes.put(key, binding, is_bound=is_bound)
         return self.topology.version_of(key)
-
-    async def _put(
-        self,
-        key: str,
-        value: msgspec.Struct,
-        *,
-        if_version: int | None = None,
-        is_bound: bool = False,
-    ) -> bool:
-        data = msgspec.msgpack.encode(value)
-        (is_ours,) = await self._write([Put(key, data, if_version, is_bound)])
-        return is_ours
-
-    async def _write(self, puts: Sequence[Put]) -> list[bool]:
-        try:
-            results = await self.services.directory.put(puts)
-        except Refused as refused:
-            raise fault_of(refused) from refused
-        # the watcher has told the topology already, or this does: either way it is known now
-        records: list[Record] = [result.record for result in results]
-        self.topology.apply(records)
-        return [result.is_ours for result in results]
-
-    async def _subscribe(
-        self,
-        add: Sequence[Subscription],
-        remove: Sequence[Subscription],
-        tenant: str,
-        *,
-        is_bound: bool = False,
-    ) -> int:
-        try:
-            return await self.services.directory.subscribe(
-                tuple(add), tuple(remove), tenant=tenant, is_bound=is_bound
-            )
-        except Refused as refused:
-            raise fault_of(refused) from refused
-
-    async def _barrier(self, version: int) -> None:
-        try:
-            await self.services.directory.barrier(version)
-        except Refused as refused:
-            raise fault_of(refused) from refused
-
-    async def _catch_up(self) -> None:
-        try:
-            await self.services.directory.catch_up()
-        except Refused as refused:
-            raise fault_of(refused) from refused
 
 
 def _is_unused(exchange: Exchange) -> bool:
