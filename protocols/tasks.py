@@ -8,7 +8,7 @@ A task that nobody holds can vanish in mid-air, and one that nobody awaits hides
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -79,6 +79,10 @@ class Signal:
         if self._event is None:
             self._event = asyncio.Event()
         await self._event.wait()
+
+
+IDLE: Final = Signal(is_set=True)
+"""Of all who wait for nothing."""
 
 
 async def outcomes(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:

@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from protocols import clock
 from protocols.canonical import Message, SendResults
@@ -40,6 +39,7 @@ from protocols.mqtt.leaving import say_goodbye, tell_offline
 from protocols.mqtt.leftovers import put_aside, take_up
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import (
+    UNOPENED,
     Caller,
     accept,
     hear,
@@ -66,12 +66,9 @@ from protocols.mqtt.proving import Proving
 from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, unasked
 from protocols.mqtt.tracing import trace_events, trace_refusal
-from protocols.tasks import Signal
+from protocols.tasks import IDLE, Signal
 
 logger = logging.getLogger("tidegate.mqtt")
-
-IDLE: Final = Signal(is_set=True)
-"""Of all who wait for nothing."""
 
 
 class Client:
@@ -194,10 +191,15 @@ class Client:
             for event in events:
                 self._handle_one(event)
         except PacketError as error:
-            self._sends_will = True
-            self.end(error.reason, str(error))
+            self._end_at_fault(error)
         if self.connection.is_closing:
             self._leave()
+
+    def _end_at_fault(self, error: PacketError) -> None:
+        """Nothing that came behind it is looked at, a DISCONNECT neither."""
+        self._waiting.clear()
+        self._sends_will = True
+        self.end(error.reason, str(error))
 
     def _handle_one(self, event: Event) -> None:
         if type(event) is PublishRun and not self._is_busy:  # nearly all there is
@@ -268,7 +270,7 @@ class Client:
             else:
                 await subscriber.unsubscribe(packet)
         except PacketError as error:
-            self.end(error.reason, str(error))
+            self._end_at_fault(error)
         except Refused as error:
             self.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
         finally:
@@ -277,8 +279,11 @@ class Client:
 
     def _go_on(self) -> None:
         """Handle what waited, up to the next thing to wait for."""
-        while self._waiting and not self._is_busy:
-            self._in_order(self._waiting.popleft())
+        try:
+            while self._waiting and not self._is_busy:
+                self._in_order(self._waiting.popleft())
+        except PacketError as error:
+            self._end_at_fault(error)
         if not self._is_busy:
             idle, self._idle = self._idle, IDLE
             idle.set()
@@ -305,14 +310,13 @@ class Client:
             self._opening = None
 
     async def _open_in_turn(self, caller: Caller, proved: Proved) -> None:
-        connect, has_place = caller.connect, False
+        connect = caller.connect
+        if not await self.front.places.take(self.front.settings.opening_s_max):
+            self.front.busy.inc()
+            self.connection.refuse(Reason.SERVER_BUSY)
+            self.driver.flush()
+            return
         try:
-            has_place = await self.front.places.take(self.front.settings.opening_s_max)
-            if not has_place:
-                self.front.busy.inc()
-                self.connection.refuse(Reason.SERVER_BUSY)
-                self.driver.flush()
-                return
             agreed = await open_session(
                 self.front, self, self.connection, self.driver, caller, proved
             )
@@ -330,14 +334,10 @@ class Client:
                 self._welcome(connect, agreed)
         except Refused as error:
             logger.info("client %s: %s", connect.client_id, error)
-            is_others = error.code == Code.FORBIDDEN
-            self.connection.refuse(
-                Reason.NOT_AUTHORIZED if is_others else Reason.SERVER_UNAVAILABLE
-            )
+            self.connection.refuse(UNOPENED.get(error.code, Reason.SERVER_UNAVAILABLE))
             self._refused(connect, str(error))
         finally:
-            if has_place:
-                self.front.places.give()
+            self.front.places.give()
 
     def _refused(self, connect: Connect, text: str = "") -> None:
         reason = text or (self.connection.refused or Reason.UNSPECIFIED_ERROR).name

@@ -38,6 +38,9 @@ ADMISSION: Final[dict[Code, Reason]] = {
     Code.FORBIDDEN: Reason.BANNED,
 }
 
+UNOPENED: Final[dict[Code, Reason]] = {Code.FORBIDDEN: Reason.NOT_AUTHORIZED}
+"""Of a session that is another identity's; else the stores or the directory are away."""
+
 
 class Caller(NamedTuple):
     """Who knocks, as far as CONNECT and TLS say."""

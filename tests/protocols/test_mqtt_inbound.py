@@ -23,6 +23,7 @@ from protocols.mqtt.packets import (
     Suback,
     Subscribe,
     SubscribeItem,
+    Will,
 )
 from protocols.mqtt.properties import Property
 from tests.support.mqtt_client import MqttClient
@@ -102,3 +103,29 @@ async def test_what_waits_behind_a_subscribe_is_bounded() -> None:
             Suback(number, (0,)) for number in range(1, count + 1)
         ]
         assert not connection.is_deaf
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+async def test_a_fault_behind_a_subscribe_ends_the_connection(is_orderly: bool) -> None:
+    """As anywhere else: its will is sent, what came behind it is not, its client id is free."""
+    says = ((Property.PAYLOAD_FORMAT, 1),)
+    async with (
+        gateway(checks_payload_format=True) as (_, address),
+        MqttClient(address, Connect(V5, "watch")) as watch,
+    ):
+        await watch.subscribe(SubscribeItem("#", 0))
+        async with MqttClient(address, Connect(V5, "c", will=Will("will", b""))) as client:
+            client.send(
+                Subscribe(1, (SubscribeItem("t", 0),)),
+                Publish("t", b"\xff", 0, properties=says),
+                Publish("t", b"behind it", 0),
+                *((Disconnect(),) if is_orderly else ()),
+            )
+            if not is_orderly:
+                assert isinstance(await client.receive(), Suback)
+                assert await client.receive() == Disconnect(Reason.PAYLOAD_FORMAT_INVALID)
+            assert await client.receive() is None
+        async with MqttClient(address, Connect(V5, "c")) as client:
+            assert client.connack.reason == Reason.SUCCESS
+        assert [packet.topic for packet in await watch.publishes(1)] == ["will"]
+        assert await watch.is_silent()
