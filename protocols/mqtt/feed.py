@@ -36,6 +36,23 @@ def _nobody(feed: object, code: Code) -> None:
     """The session has been let go."""
 
 
+def _in_turn(early: list[Delivery]) -> list[Delivery]:
+    """
+    Of each store up to the last that has a packet id, then the rest: what is new at one store takes
+    no id, and no place in the window, from what was under way at another.
+    """
+    last: dict[tuple[str, str], int] = {}
+    for index, delivery in enumerate(early):
+        if delivery.packet_id:
+            last[delivery.handle.cluster, delivery.handle.broker] = index
+    heads: list[Delivery] = []
+    tails: list[Delivery] = []
+    for index, delivery in enumerate(early):
+        is_head = index <= last.get((delivery.handle.cluster, delivery.handle.broker), -1)
+        (heads if is_head else tails).append(delivery)
+    return heads + tails
+
+
 class Feed:
     """One stream into the outbox: its credit, its acks, what came before it was ready."""
 
@@ -92,6 +109,9 @@ class Feed:
         if self.is_marked:
             stream.when_unmarked(self._mark_again)
         early, self.early = self.early or [], None
+        if packet_ids := [delivery.packet_id for delivery in early if delivery.packet_id]:
+            self._outbox.window.keep_clear(packet_ids)
+            early = _in_turn(early)
         for is_sent, stretch in groupby(early, lambda delivery: delivery.packet_id > 0):
             if is_sent:
                 self._outbox.resend(self, [*stretch])

@@ -78,7 +78,9 @@ class Outbox:
         self._observer, self._peer = observer, peer
         self._slow_ms, self._since_ms = observer.slow_ms, clock.wall_ms()
         self._marking = Marking(client_id, self.send_marked, self._taken_back)
-        self._resending: deque[tuple[int, bytes]] | None = None
+        self._resending: deque[tuple[ReceiptHandle | None, bytes]] | None = None
+        """Packets, and of publishes whose place among others of their store counts that place."""
+
         self.remaining: Remaining | None = None
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
@@ -275,7 +277,8 @@ class Outbox:
                     self._plan(feed, [delivery])
                 continue
             again = delivery_again(feed, delivery, self._renderings, version, now_ms)
-            if again is None or not self._adopt(packet_id, *again):
+            place = delivery.handle if delivery.stage != Stage.RECEIVED else None
+            if again is None or not self._adopt(packet_id, *again, place):
                 feed.done(delivery.handle)
         self.pump()
 
@@ -292,7 +295,9 @@ class Outbox:
                 self.window.wait(Outgoing(rendering, plan, None, None))
         self.pump()
 
-    def _adopt(self, packet_id: int, flight: Flight, packet: bytes) -> bool:
+    def _adopt(
+        self, packet_id: int, flight: Flight, packet: bytes, place: ReceiptHandle | None = None
+    ) -> bool:
         """Send *packet* again when there is room; False: too large, as if delivered."""
         if len(packet) > self._packet_bytes_max:  # [MQTT-3.1.2-25]
             self._dropped.inc()
@@ -300,7 +305,7 @@ class Outbox:
         self.window.adopt(packet_id, flight)
         if self._resending is None:
             self._resending = deque()
-        self._resending.append((packet_id, packet))
+        self._resending.append((place, packet))
         return True
 
     # ── in from the client ──────────────────────────────────────────────────────────────
@@ -360,7 +365,9 @@ class Outbox:
         window = self.window
         resending = self._resending
         while resending and len(window.flights) - len(resending) < window.limit:
-            out.append(resending.popleft()[1])
+            place, packet = resending.popleft()
+            if place is None or not self._marking.behind(place, packet):
+                out.append(packet)
         waiting, flights, limit = window.waiting, window.flights, window.limit
         while waiting and len(flights) < limit:
             following = waiting[0]

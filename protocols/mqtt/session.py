@@ -421,6 +421,15 @@ class Window:
         if packet_id >= self._next_id:
             self._next_id = packet_id % PACKET_ID_MAX + 1
 
+    def keep_clear(self, packet_ids: Sequence[int]) -> None:
+        """Go on counting where none of these comes soon: they are an earlier connection's."""
+        ids = sorted({*packet_ids, *self.flights})
+        following = [*ids[1:], ids[0] + PACKET_ID_MAX]
+        room, last = max([(after - one, one) for one, after in zip(ids, following, strict=True)])
+        gone = (self._next_id - last) % PACKET_ID_MAX
+        if not 0 < gone < room * 3 // 4:
+            self._next_id = last % PACKET_ID_MAX + 1
+
     def acknowledged(self, packet_ids: Sequence[int]) -> bool:
         """PUBACKs; False: one of them names a QoS 2 publish. Unknown ids are ignored."""
         flights = self.flights

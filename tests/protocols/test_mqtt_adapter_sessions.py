@@ -77,6 +77,30 @@ async def test_a_durable_session_resumes_with_its_packet_ids(broker: FakeBroker)
             assert await client.receive() == Publish("d/3", b"3", 1, packet_id=3)
 
 
+@pytest.mark.parametrize("last_qos", [1, 2])
+async def test_what_comes_again_does_not_overtake_what_lost_its_mark(
+    broker: FakeBroker, last_qos: int
+) -> None:
+    """The first gateway's marks are no prefix of what it had: the second has no id for one."""
+    connect = Connect(V5, "dur", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (_, first), gateway(broker, "gw-2") as (_, second):
+        async with MqttClient(first, connect) as client:
+            await client.subscribe(SubscribeItem("t", 2))
+        async with MqttClient(second, Connect(V5, "pub")) as pub:
+            for body, qos in ((b"1", 2), (b"2", 2), (b"3", last_qos)):
+                await pub.publish("t", body, qos)
+        async with MqttClient(first, connect) as client:
+            await client.publishes(3, acks=False)
+        _, unmarked, _ = broker.groups["mqtt//dur"].in_flight.values()
+        unmarked.packet_id = unmarked.stage = 0
+        async with MqttClient(second, connect) as client:
+            assert await client.publishes(3, acks=False) == [
+                Publish("t", b"1", 2, dup=True, packet_id=1),
+                Publish("t", b"2", 2, packet_id=4),
+                Publish("t", b"3", last_qos, dup=True, packet_id=3),
+            ]
+
+
 async def test_a_durable_session_is_a_member_of_its_shares_again(broker: FakeBroker) -> None:
     """What nobody took meanwhile comes, and what is published from now on."""
     connect = Connect(V5, "dur", clean_start=False, properties=KEPT)

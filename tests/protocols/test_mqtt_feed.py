@@ -36,19 +36,18 @@ class Out:
         self.marks += [(handle.position, packet_id, stage) for handle, packet_id, stage in marks]
 
 
-def handle(position: int) -> ReceiptHandle:
+def handle(position: int, broker: str = "a") -> ReceiptHandle:
     return ReceiptHandle(
-        cluster="c", broker="a", store_epoch=1, group=1, position=position, grant=1
+        cluster="c", broker=broker, store_epoch=1, group=1, position=position, grant=1
     )
 
 
-def delivery(position: int, packet_id: int) -> Delivery:
-    return Delivery(cast(StoredMessage, None), handle(position), packet_id=packet_id)
+def delivery(position: int, packet_id: int, broker: str = "a") -> Delivery:
+    return Delivery(cast(StoredMessage, None), handle(position, broker), packet_id=packet_id)
 
 
-def started() -> tuple[Out, Feed]:
-    out = Out()
-    feed = Feed(
+def new_feed(out: Out) -> Feed:
+    return Feed(
         out,
         Subscriptions([]),
         credit=10,
@@ -56,6 +55,11 @@ def started() -> tuple[Out, Feed]:
         is_marked=True,
         ended=lambda feed, code: None,
     )
+
+
+def started() -> tuple[Out, Feed]:
+    out = Out()
+    feed = new_feed(out)
     feed.start(cast(Any, out))
     out.calls.clear()
     return out, feed
@@ -82,3 +86,20 @@ def test_lost_marks_are_written_again_for_what_the_client_has() -> None:
     )
     out.unmarked([handle(position) for position in (1, 2, 3, 4)])
     assert out.marks == [(1, 7, Stage.SENT), (2, 8, Stage.SENT_QOS2), (3, 9, Stage.RECEIVED)]
+
+
+def test_what_was_under_way_at_any_store_comes_before_what_is_new_at_another() -> None:
+    """In the order of each store; nothing new gets an id that is in use."""
+    out = Out()
+    feed = new_feed(out)
+    feed.deliver([delivery(1, 5), delivery(2, 0), delivery(3, 0)])
+    feed.deliver([delivery(11, 8, "b"), delivery(12, 0, "b"), delivery(13, 9, "b")])
+    feed.deliver([delivery(14, 0, "b")])
+    feed.start(cast(Any, out))
+    assert out.calls == [
+        ("resend", [1, 11]),
+        ("deliver", [12]),
+        ("resend", [13]),
+        ("deliver", [2, 3, 14]),
+    ]
+    assert out.window.next_id == 10

@@ -46,6 +46,26 @@ def test_the_end_of_the_numbers_and_one_in_use(flight: Flight) -> None:
     assert window.take_at_once(1, flight) == numbers(1)
 
 
+@pytest.mark.parametrize(
+    ("next_id", "open_ids", "expected"),
+    [
+        (1, [40, 7, 30], 41),
+        (12, [3, 4], 12),
+        (6, [7], 8),
+        (40_000, [1, 2], 40_000),
+        (3, [PACKET_ID_MAX, 1, 2, 65_000], 3),
+        (64_990, [PACKET_ID_MAX, 1, 2, 65_000], 3),
+        (1, [PACKET_ID_MAX], 1),
+    ],
+)
+def test_new_ids_keep_clear_of_those_that_an_earlier_connection_gave(
+    next_id: int, open_ids: list[int], expected: int
+) -> None:
+    window = Window(10, next_id=next_id)
+    window.keep_clear(open_ids)
+    assert window.next_id == expected
+
+
 class Taken:
     """A source that notes what is done."""
 
