@@ -7,6 +7,7 @@ from protocols.daemon.cli import DaemonOptions, daemon_options, fail_config
 from protocols.errors import ConfigError
 from store.config import StoreConfig
 from store.inspection.cli import inspect, verify
+from store.moving import move_directory
 
 
 @click.group("store", invoke_without_command=True)
@@ -38,4 +39,5 @@ def command(context: click.Context, options: DaemonOptions) -> None:
 
 
 command.add_command(inspect)
+command.add_command(move_directory)
 command.add_command(verify)

@@ -109,6 +109,18 @@ class Gateways:
         """(latest records with version > *after*, durable ones only; version covered)."""
         return self._parts.directory.read(after, count_max)
 
+    def give_directory(self) -> tuple[list[DirectoryRecord], int]:
+        """What moves with the directory: all that is bound to no lease; the highest version."""
+        return self._parts.directory.unbound(), self._parts.directory.last_version
+
+    def take_directory(
+        self, records: Sequence[DirectoryRecord], version: int, now: Now
+    ) -> Pending[int]:
+        """A directory from elsewhere, of that *version*; how many records."""
+        self._core.at(now)
+        self._parts.directory.take(records, version)
+        return self._core.wait(len(records))
+
     @property
     def directory_head(self) -> int:
         """Highest durable version."""

@@ -8,12 +8,18 @@ offsets: they rise with each write of any key. (Semantics page, "The directory".
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from protocols.remoting.private import DirectoryRecord, DirectoryWrite
 from store.core import Core
 from store.log.format import Kind
 from store.log.state import pack
+
+MOVED_KEY: Final = "directory/moved"
+"""A record that carries the version at which a directory came from another store."""
+
+ROWS_MAX: Final = 1000
+"""In one record of the log, where a whole directory is written."""
 
 Row = tuple[str, bytes | None, int, str, int]
 """(key, value, version, gateway, gateway epoch)"""
@@ -65,6 +71,21 @@ class DirectoryTable:
         record = self._apply_row(row)
         self._log([row])
         return record
+
+    def unbound(self) -> list[DirectoryRecord]:
+        """Records that stand and are bound to no lease, as written."""
+        found = self._written.values()
+        return [one for one in found if not _is_gone(one) and not one.gateway]
+
+    def take(self, records: Sequence[DirectoryRecord], version: int) -> None:
+        """Records of another store's directory, whose highest version was *version*."""
+        rows: list[Row] = [(one.key, one.value, one.version, "", 0) for one in records]
+        rows.append((MOVED_KEY, b"", version + 1, "", 0))
+        rows.sort(key=lambda row: row[2])
+        for row in rows:
+            self._apply_row(row)
+        for start in range(0, len(rows), ROWS_MAX):
+            self._log(rows[start : start + ROWS_MAX])
 
     def next_version(self) -> int:
         return self.last_version + 1
