@@ -8,6 +8,7 @@ import pytest
 from protocols.addresses import socket_address
 from protocols.driver import Driver
 from protocols.errors import Code
+from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import WAITING_EVENTS_MAX
 from protocols.mqtt.packets import (
@@ -17,8 +18,10 @@ from protocols.mqtt.packets import (
     Disconnect,
     Packet,
     Puback,
+    Pubcomp,
     Publish,
     Pubrec,
+    Pubrel,
     Reason,
     Suback,
     Subscribe,
@@ -28,6 +31,15 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
+
+
+def connection_of(client: MqttClient) -> MqttConnection:
+    """The gateway's end of it."""
+    name = socket_address(client._writer.get_extra_info("sockname"))
+    drivers = [item for item in gc.get_objects() if type(item) is Driver]
+    (found,) = [one.connection for one in drivers if one.is_open and one.peer == name]
+    assert isinstance(found, MqttConnection)
+    return found
 
 
 @pytest.mark.parametrize("version", [V311, V5])
@@ -89,9 +101,7 @@ async def test_what_waits_behind_a_subscribe_is_bounded() -> None:
         MqttClient(address, Connect(V5, "c")) as client,
     ):
         services.directory.barrier_gate = asyncio.Event()
-        name = socket_address(client._writer.get_extra_info("sockname"))
-        drivers = [item for item in gc.get_objects() if type(item) is Driver]
-        (connection,) = [one.connection for one in drivers if one.is_open and one.peer == name]
+        connection = connection_of(client)
         count = WAITING_EVENTS_MAX + 2
         said: list[Packet] = [
             Subscribe(number, (SubscribeItem("t", 0),)) for number in range(1, count + 1)
@@ -129,3 +139,88 @@ async def test_a_fault_behind_a_subscribe_ends_the_connection(is_orderly: bool) 
             assert client.connack.reason == Reason.SUCCESS
         assert [packet.topic for packet in await watch.publishes(1)] == ["will"]
         assert await watch.is_silent()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_what_clears_a_retained_value_is_marked(qos: int) -> None:
+    """Retained and without a body, whatever stands beside it [MQTT-3.3.1-6]."""
+    async with (
+        gateway() as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        said = [("t", b"value", True), ("t", b"", True), ("u", b"", True), ("t", b"", False)]
+        for number, (topic, body, retain) in enumerate(said, 1):
+            client.send(Publish(topic, body, qos, retain, packet_id=number if qos else 0))
+        await until(lambda: len(services.pipeline.sent) == len(said))
+        marks = [message.head.clears_retained for message in services.pipeline.sent]
+        assert marks == [False, True, True, False]
+
+
+async def test_a_pubrec_says_that_it_is_stored() -> None:
+    """A repeat before that is not answered; a PUBREL before that waits for it."""
+    async with (
+        gateway() as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        services.pipeline.is_store_away = True
+        client.send(
+            Publish("t", b"x", 2, packet_id=1), Publish("t", b"x", 2, dup=True, packet_id=1)
+        )
+        client.send(Pubrel(1))
+        assert await client.is_silent()
+        services.pipeline.is_store_away = False
+        services.pipeline.store_comes_back()
+        assert await client.receive() == Pubrec(1)
+        assert await client.receive() == Pubcomp(1)
+        assert await client.is_silent()
+
+
+async def test_an_ended_exchange_leaves_its_place() -> None:
+    """PUBCOMP makes room for the next, under whatever packet id."""
+    async with (
+        gateway(receive_max=1) as (_, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        for number in (1, 2, 1):
+            client.send(Publish("t", b"x", 2, packet_id=number))
+            assert await client.receive() == Pubrec(number)
+            client.send(Pubrel(number))
+            assert await client.receive() == Pubcomp(number)
+
+
+async def test_who_is_told_no_receive_maximum_is_read_no_further() -> None:
+    """A 3.1.1 client over it: until the stores have answered."""
+    async with (
+        gateway(receive_max=2) as (services, address),
+        MqttClient(address, Connect(V311, "c")) as client,
+    ):
+        connection = connection_of(client)
+        services.pipeline.is_store_away = True
+        client.send(*(Publish("t", b"x", 1, packet_id=number) for number in range(1, 4)))
+        await until(lambda: connection.is_deaf)
+        client.send(*(Publish("t", b"x", 1, packet_id=number) for number in range(4, 7)))
+        services.pipeline.is_store_away = False
+        services.pipeline.store_comes_back()
+        assert [await client.receive() for _ in range(6)] == [
+            Puback(number) for number in range(1, 7)
+        ]
+
+
+async def test_an_end_in_order_is_written_down_before_the_next_connection() -> None:
+    """A takeover that comes while its last SUBSCRIBE is in work: there is no will."""
+    async with (
+        gateway() as (services, address),
+        MqttClient(address, Connect(V5, "watch")) as watch,
+    ):
+        await watch.subscribe(SubscribeItem("#", 0))
+        services.directory.barrier_gate = asyncio.Event()
+        async with MqttClient(address, Connect(V5, "c", will=Will("will", b""))) as client:
+            client.send(Subscribe(1, (SubscribeItem("t", 0),)), Disconnect())
+            assert await client.receive() is None
+            next_one = MqttClient(address, Connect(V5, "c"))
+            opening = asyncio.ensure_future(next_one.__aenter__())
+            assert await watch.is_silent()
+            services.directory.barrier_gate.set()
+            await opening
+            assert await watch.is_silent()
+            next_one.drop()
