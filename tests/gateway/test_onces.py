@@ -325,9 +325,13 @@ async def test_what_waits_of_a_publisher_that_left_is_stored_unless_it_comes_aga
     await until(lambda: link.state is LinkState.LOST)
     codes: dict[str, list[Code]] = {}
     callers = {name: call(name) for name in ("comes again", "stays away")}
+    plain = call("at QoS 1")
+    core.pipeline.post(plain, [message._replace(once_key=b"")], lambda results: None)
+    assert not core.pipeline.may_store_late(plain)
     for number, (name, caller) in enumerate(callers.items()):
         told = codes[name] = []
         one = message._replace(once_key=KEY[:-1] + bytes((number,)))
+        assert not core.pipeline.may_store_late(caller)  # though another publisher's has come
         core.pipeline.post(caller, [one], lambda results, told=told: told.append(results[0].code))
         core.pipeline.withdraw(caller, is_taken=False)
         core.pipeline.forget(caller)
