@@ -30,6 +30,9 @@ POPS: Final = "rmq/"
 _spec_bytes = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(GroupOpen).decode
 
+_NOTHING: Final[tuple[Any, ...]] = ((),) * 5
+"""In flight, returned, held, attempts, marks."""
+
 ReadRow = tuple[int, int, int, int, int, int, int, int]
 """(serial, tag, queue number, begin at, at, stop at, from position, to position)"""
 
@@ -273,25 +276,28 @@ def _row(read: GroupRead, tag: int, stop_at: int, to_position: int) -> ReadRow:
     return read.serial, tag, number, begin_at, at, stop_at, read.from_position, to_position
 
 
-def _dump(group: Group) -> list[Any]:
+def _dump(group: Group) -> tuple[Any, ...]:
     rows = [_row(read, read.tag, read.stop_at, read.to_position) for read in group.reads.values()]
+    return group.number, _spec_bytes(group.spec), rows, group.start, _facts(group)
+
+
+def _facts(group: Group) -> tuple[Any, ...]:
+    """What ``_load_facts`` takes; most of tens of thousands have nothing in flight."""
+    numbers = group.last_grant, group.top, group.last_done, group.live_from, group.next_serial
+    if not (group.in_flight or group.returned or group.held or group.attempts or group.marks):
+        return numbers + _NOTHING
     flights = [
         (position, batch.grant, batch.epoch, batch.invisible_ms, batch.is_stream, batch.taker)
         for position, batch in group.in_flight.items()
     ]
-    facts = (
-        group.last_grant,
-        group.top,
-        group.last_done,
-        group.live_from,
-        group.next_serial,
+    return (
+        *numbers,
         flights,
         group.returned,
         [list(held) for held in group.held.values()],
         list(group.attempts.items()),
         [(position, *mark) for position, mark in group.marks.items()],
     )
-    return [group.number, _spec_bytes(group.spec), rows, group.start, facts]
 
 
 def _load_facts(group: Group, facts: list[Any], core: Core) -> None:

@@ -37,18 +37,16 @@ class SnapshotWork:
         self.oldest_kept = 0
         """After ``execute``: position of the older one of those kept."""
 
-        body = msgspec.msgpack.encode(state)
-        head = _HEAD.pack(MAGIC, log_id, position, 0, len(body))
-        crc = crc32(body, crc32(head))
-        self._data = head[:-12] + crc.to_bytes(4, "big") + head[-8:] + body
-        self.byte_count = len(self._data)
+        self._log_id = log_id
+        self._body = msgspec.msgpack.encode(state)
+        self.byte_count = _HEAD.size + len(self._body)
 
     def execute(self, disk: Disk) -> None:
         """tmp → fsync → rename → fsync of the folder; drops all but the last two."""
         name = f"{self.position:020d}{SUFFIX}"
         unfinished = name + UNFINISHED_SUFFIX
-        disk.create(unfinished, len(self._data))
-        disk.write(unfinished, 0, [self._data])
+        disk.create(unfinished, self.byte_count)
+        disk.write(unfinished, 0, [self._head(), self._body])
         disk.sync(unfinished)
         disk.rename(unfinished, name)
         disk.sync_dir()
@@ -56,6 +54,12 @@ class SnapshotWork:
         for old in names[KEPT:]:
             disk.unlink(old)
         self.oldest_kept = int(names[:KEPT][-1].removesuffix(SUFFIX)) if len(names) > 1 else 0
+
+    def _head(self) -> bytes:
+        """With the CRC of all: of megabytes, so the loop does not wait for it."""
+        size = len(self._body)
+        crc = crc32(self._body, crc32(_HEAD.pack(MAGIC, self._log_id, self.position, 0, size)))
+        return _HEAD.pack(MAGIC, self._log_id, self.position, crc, size)
 
 
 def snapshot_names(disk: Disk) -> list[str]:
