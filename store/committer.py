@@ -52,7 +52,7 @@ IN_PLACE_S_MAX: Final = 0.001
 WINDOW: Final = 100
 SLOW_COUNT_MAX: Final = 10
 STALL_S: Final = 0.02
-"""A commit that long sends the next hundred to the thread: a loop that waits renews no lease."""
+"""A commit that long sends the next hundred elsewhere: a loop that waits renews no lease."""
 
 FAILED: Final = "writing the log failed: nothing more is acknowledged until a restart: %s"
 
@@ -102,16 +102,34 @@ class LazyDisk(RealDisk):
 
 
 class Pace:
-    """How long the last commits took."""
+    """
+    How long the last commits took, and so whether the next one may keep the loop waiting.
+
+    Those that the kernel or the thread made took as long as the disk and a busy processor let
+    them; so a disk that some of them found fast is tried again after a hundred.
+    """
 
     def __init__(self) -> None:
         self._were_slow: deque[bool] = deque(maxlen=WINDOW)
         self._slow_count = 0
         self._since_stall = 0
+        self._apart_count = 0
+        """Commits since the last one on the loop."""
 
-    def note(self, seconds: float) -> None:
-        """One more commit."""
+        self._is_able = False
+        """One of them was fast."""
+
+    def note(self, seconds: float, *, is_apart: bool = False) -> None:
+        """One more commit; *is_apart*: the loop did not make it."""
         is_slow = seconds >= IN_PLACE_S_MAX
+        if is_apart:
+            self._apart_count += 1
+            self._is_able |= not is_slow
+        else:
+            if self._is_trial_due and not is_slow:
+                self._were_slow.clear()
+                self._slow_count, self._since_stall = 0, WINDOW
+            self._apart_count, self._is_able = 0, False
         if len(self._were_slow) == WINDOW:
             self._slow_count -= self._were_slow[0]
         self._were_slow.append(is_slow)
@@ -119,9 +137,14 @@ class Pace:
         self._since_stall = 0 if seconds >= STALL_S else self._since_stall + 1
 
     @property
+    def _is_trial_due(self) -> bool:
+        return self._is_able and self._apart_count >= WINDOW
+
+    @property
     def is_fast(self) -> bool:
         """The next one may keep the loop waiting."""
-        return self._since_stall >= WINDOW and self._slow_count <= SLOW_COUNT_MAX
+        is_steady = self._since_stall >= WINDOW and self._slow_count <= SLOW_COUNT_MAX
+        return is_steady or self._is_trial_due
 
 
 class KernelCommits:
@@ -303,16 +326,16 @@ class Committer:
             logger.critical(FAILED, error)
             self._on_failed(error)
         else:
-            self._on_done(batch, clock.monotonic() - started)
+            self._on_done(batch, clock.monotonic() - started, is_apart=False)
 
     def _on_thread_done(self, batch: WriteBatch, seconds: float) -> None:
         self._in_thread -= 1
         self._go_on()
         self._on_done(batch, seconds)
 
-    def _on_done(self, batch: WriteBatch, seconds: float) -> None:
+    def _on_done(self, batch: WriteBatch, seconds: float, *, is_apart: bool = True) -> None:
         self.out_count -= 1
-        self.pace.note(seconds)
+        self.pace.note(seconds, is_apart=is_apart)
         self._done(batch, seconds)
 
     def _on_failed(self, error: Exception) -> None:

@@ -318,6 +318,36 @@ def test_the_pace_of_a_disk() -> None:
     assert pace.is_fast
 
 
+def test_a_busy_processor_is_no_slow_disk() -> None:
+    """The kernel's worker waits for its turn: what it takes says less than one try on the loop."""
+    pace = Pace()
+
+    def note_apart() -> None:
+        for number in range(WINDOW):
+            assert not pace.is_fast
+            pace.note(0.0001 if number % 2 else 0.003, is_apart=True)
+
+    pace.note(STALL_S)
+    note_apart()
+    assert pace.is_fast, "once"
+    pace.note(0.003)
+    note_apart()
+    assert pace.is_fast, "it was slow on the loop, too; once more"
+    pace.note(0.0001)
+    for _ in range(SLOW_COUNT_MAX):
+        pace.note(0.003, is_apart=True)
+        assert pace.is_fast, "what was before the try is forgotten"
+    pace.note(0.003, is_apart=True)
+    assert not pace.is_fast
+
+
+def test_a_slow_disk_is_not_tried_on_the_loop() -> None:
+    pace = Pace()
+    for _ in range(3 * WINDOW):
+        pace.note(0.005, is_apart=True)
+        assert not pace.is_fast
+
+
 async def test_an_error_in_place_is_the_same_error(disk: RealDisk) -> None:
     """A failing commit on the loop is told like one of the thread."""
     run = Run(disk, in_place_bytes_max=IN_PLACE_BYTES_MAX)
