@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.delivery_runs import DeliveryRun, Shelf
-from protocols.mqtt.packets import V5, V311
+from protocols.mqtt.codec import decode_packet, find_body
+from protocols.mqtt.packets import V5, V311, Publish
+from protocols.mqtt.properties import Property
 from protocols.mqtt.rendering import Renderings
 from protocols.remoting import records
 from protocols.remoting.codes import SysFlag
@@ -198,3 +200,25 @@ def test_who_gets_a_run_otherwise_gets_other_packets() -> None:
         column = renderings.column(run, V5, 0, False, identifiers)
         assert column is not None
         assert column.whole == b"".join(rendering.parts(V5, 0, False, identifiers, 0)) * stop
+
+
+def test_an_alias_changes_nothing_else() -> None:
+    """What is left of its life is told, too."""
+    kind = Kind("MQTT", (("TG_SUBJECT", "a/b"), ("mqtt_qos", "1"), ("TG_EXPIRES_AT", "9000")))
+    rendering = Renderings().find(records.decode_record(record_of(kind, b"body", 1)))
+    for wall_ms in (1000, 5000):
+        head, tail = rendering.parts(V5, 1, False, (7,), wall_ms)
+        plain = decode_whole(head + b"\x00\x09" + tail)
+        head, tail = rendering.aliased_parts(b"a/b", 3, (1, False, (7,)), wall_ms)
+        aliased = decode_whole(head + b"\x00\x09" + tail)
+        assert dict(aliased.properties) == {**dict(plain.properties), Property.TOPIC_ALIAS: 3}
+        assert dict(plain.properties)[Property.MESSAGE_EXPIRY] == (9000 - wall_ms) // 1000
+        assert aliased._replace(properties=()) == plain._replace(properties=())
+
+
+def decode_whole(data: bytes) -> Publish:
+    start, end = find_body(data, 0)
+    assert end == len(data)
+    packet = decode_packet(data, 0, start, end, V5)
+    assert isinstance(packet, Publish)
+    return packet

@@ -29,6 +29,7 @@ from protocols.mqtt.packets import (
     Will,
 )
 from protocols.mqtt.properties import Property
+from protocols.mqtt.states import State
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
 
@@ -224,3 +225,23 @@ async def test_an_end_in_order_is_written_down_before_the_next_connection() -> N
             await opening
             assert await watch.is_silent()
             next_one.drop()
+
+
+async def test_one_too_many_is_told_behind_the_answers_before_it() -> None:
+    """However long the stores take for what came within the Receive Maximum."""
+    async with (
+        gateway(receive_max=2) as (services, address),
+        MqttClient(address, Connect(V5, "c")) as client,
+    ):
+        connection = connection_of(client)
+        services.pipeline.is_store_away = True
+        client.send(*(Publish("t", b"x", 1, packet_id=number) for number in range(1, 4)))
+        await until(lambda: connection.state is State.ENDING)
+        await asyncio.sleep(0)
+        assert not connection.is_closing
+        services.pipeline.is_store_away = False
+        services.pipeline.store_comes_back()
+        assert await client.receive() == Puback(1)
+        assert await client.receive() == Puback(2)
+        assert await client.receive() == Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
+        assert await client.receive() is None

@@ -16,13 +16,16 @@ from protocols.remoting.message_ids import IdRun, MessageIds
 pytest.importorskip("numpy")
 
 BYTES_MAX = 100_000
+WITH_PROPERTIES = Publish(
+    "a/b", bytes(15), 1, packet_id=9, properties=((int(Property.MESSAGE_EXPIRY), 1),)
+)
+"""Of the size of one with twenty bytes and no properties."""
+
 OTHERS = {
     "another size": Publish("a/b", b"longer than the others" * 20, 1, packet_id=9),
     "another topic": Publish("a/c", bytes(20), 1, packet_id=9),
     "another QoS": Publish("a/b", bytes(22), 0),
-    "properties": Publish(
-        "a/b", bytes(13), 1, packet_id=9, properties=((int(Property.MESSAGE_EXPIRY), 1),)
-    ),
+    "properties": WITH_PROPERTIES,
     "nothing": None,
 }
 
@@ -99,6 +102,23 @@ def test_a_packet_id_of_0_ends_the_rows(version: int, at: int) -> None:
     else:
         assert taken is not None
         assert (taken.head, taken.stop) == (head, at * size)
+
+
+@pytest.mark.parametrize("at", [0, 1, PACKETS_MIN, PACKETS_MIN + 5])
+def test_properties_end_the_rows(at: int) -> None:
+    """Of a packet of the same size: they are no payload."""
+    heads = Heads("c")
+    head = heads.find("a/b", 1, False)
+    other = encode_packet(WITH_PROPERTIES, V5)
+    packets = [wire_of(V5, 1, [bytes(20)])] * (2 * PACKETS_MIN)
+    assert len(packets[0]) == len(other)
+    packets[at] = other
+    taken = take_rows(b"".join(packets), 0, heads.tables[2], True, BYTES_MAX)
+    if at < PACKETS_MIN:
+        assert taken is None
+    else:
+        assert taken is not None
+        assert (taken.head, taken.stop) == (head, at * len(other))
 
 
 @pytest.mark.parametrize(
