@@ -147,7 +147,8 @@ class ChurningScript:
         self.writer = Writer(self.engine, self.disk, self.random)
         self.holder = self.random.randrange(1, 1 << 30)
         for lease in self.leases.values():
-            lease.renewed = max(lease.renewed, self.now.monotonic)
+            if self._is_sure(lease):  # else it may have ended: the log may say so
+                lease.renewed = self.now.monotonic
 
     def _set_up(self) -> None:
         self.engine.catalog.put_topic(TopicConfig("t", 2, 2), self.now)
