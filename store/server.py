@@ -105,6 +105,9 @@ class StoreServer:
         self.is_alone = True
         """No gateway shares the loop."""
 
+        self._is_read_put_off = False
+        """The last tick committed, and somebody waits for a read."""
+
         self._is_in_frames = False
         """The tick runs its frames: what they commit it serves itself."""
 
@@ -257,21 +260,27 @@ class StoreServer:
             except Exception:  # a fault of ours must not stop the clock of everybody else
                 logger.exception("the end of a tick failed")
                 self._arm(now, TIMER_S_MAX)
-        if commit_count == self.counters.commits:
-            self._turns.read()
-        else:
+        if commit_count != self.counters.commits:
             self._answer_first()
+        else:
+            self._is_read_put_off = False
+            self._turns.read()
         if self.context.engine.background.wants_ahead:
             self.read_ahead()
         if self._sends or self.context.engine.has_woken:
             self.tick_soon()
 
     def _answer_first(self) -> None:
-        """What this tick has committed is answered before anything is read, from sockets too."""
+        """What this tick has committed is answered before anything is read, from sockets too.
+        Where each tick commits, every other one reads all the same."""
         context = self.context
         if self.is_alone and not self._sends and not context.engine.has_woken:
             self._flush_now()
-        if context.backlog:
+        is_put_off, self._is_read_put_off = self._is_read_put_off, bool(context.backlog)
+        if is_put_off:
+            self._is_read_put_off = False
+            self._turns.read()
+        elif context.backlog:
             self.tick_soon()
 
     def _run_frames(self) -> None:

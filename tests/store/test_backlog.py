@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from protocols.remoting.codes import RequestCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.frame import encode_command
@@ -183,3 +185,46 @@ async def test_an_answer_leaves_before_old_messages_are_read(tmp_path: Path) -> 
             assert committer is not None
             server.use(committer)
     assert was_told == [True]
+
+
+def test_old_messages_are_read_though_each_tick_commits(tmp_path: Path) -> None:
+    """Several who send one after the other leave no tick without a commit, where the loop looks
+    at its sockets before it goes on with what is due."""
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(_commits_before_a_read(tmp_path, 100)) < 100
+
+
+async def _commits_before_a_read(tmp_path: Path, count_max: int) -> int:
+    disk = RealDisk(str(tmp_path / "store"))
+    counts: list[int] = []
+    has_read = asyncio.Event()
+    async with running_store(tmp_path, disk=disk) as store, connected(store) as client:
+        assert (await ask(client, RequestCode.SEND_MESSAGE_V2, SEND, b"0")).code == 0
+        server = store.local_handler()
+        assert isinstance(server, StoreServer)
+        host, port = store.address.rsplit(":", 1)
+        send = encode_command(RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"1"))
+        with socket.create_connection((host, int(port))) as sender:
+
+            def read() -> None:
+                counts.append(commit_count)
+                has_read.set()
+
+            commit_count = 0
+
+            def between() -> None:
+                nonlocal commit_count
+                commit_count += 1
+                if commit_count == 1:
+                    server.context.backlog.add(OPEN, read)
+                if commit_count < count_max:
+                    sender.send(send)
+
+            committer = store._committer
+            server.use(cast(Committer, AtOnce(disk, server, between)))
+            sender.send(send)
+            await asyncio.wait_for(has_read.wait(), WAIT_S)
+            assert committer is not None
+            server.use(committer)
+    return counts[0]
