@@ -34,8 +34,9 @@ mistake. What is read at the start only (`name`, `zone`, `directory`, `cluster_a
 when it differs from what is in force, and stays as it is; a route to a new cluster is refused
 until then. Stores and name servers of their own read their blocks at the start only.
 
-The files here are examples that pass `config validate`. This page is generated from the
-configuration classes: `python -m gateway.manual > conf/README.md`.
+The files here are examples that pass `config validate`; `routing.yaml` and `acl.yaml` do as parts
+of `gateway.yaml`, which includes them. This page is generated from the configuration classes:
+`python -m gateway.manual > conf/README.md`.
 """
 
 
