@@ -192,9 +192,9 @@ def test_mistakes_are_named() -> None:
         )
     assert "shared_strategie: unknown key (did you mean 'shared_strategies'?)" in str(caught.value)
     assert {problem.split(":")[0] for problem in caught.value.problems} == {
-        "listeners.m.auto_subscribe.1.topic",
+        "listeners.m.auto_subscribe[1].topic",
         "listeners.m.shared_strategie",
         "listeners.m.mount_point",
-        "listeners.m.rewrite.0.topic",
-        "listeners.m.rewrite.1.to",
+        "listeners.m.rewrite[0].topic",
+        "listeners.m.rewrite[1].to",
     }
