@@ -35,6 +35,17 @@ async def test_subscriptions_of_one_session() -> None:
             assert await client.subscribe(*items) == (0, 0, 0x80)
 
 
+@pytest.mark.parametrize(("asked_s", "told_s"), [(0, None), (10, None), (11, 10)])
+async def test_how_long_a_session_lasts_is_told(asked_s: int, told_s: int | None) -> None:
+    """Where it is not what the client asked for."""
+    asked = ((Property.SESSION_EXPIRY, asked_s),)
+    async with (
+        gateway(session_expiry_s_max=10) as (_, address),
+        MqttClient(address, Connect(V5, "c", properties=asked)) as client,
+    ):
+        assert dict(client.connack.properties).get(Property.SESSION_EXPIRY) == told_s
+
+
 async def test_levels_of_filters_and_wills() -> None:
     async with gateway(topic_levels_max=3) as (_, address):
         async with MqttClient(address, Connect(V5, "c")) as client:
