@@ -6,10 +6,13 @@ pressure. When only owed is left, sends are refused; the last two segments' wort
 for acks, grants, directory writes and relocation.
 """
 
+import logging
 from typing import Final
 
 from store.core import Core
 from store.log.segments import Segment
+
+_log = logging.getLogger("store.engine")
 
 RESERVE_SEGMENTS: Final = 2
 PRESSURE: Final = 0.9
@@ -26,6 +29,9 @@ class Room:
 
         self._refused_bytes = 0
         """The most that was refused and would not fit at the last look either."""
+
+        self._is_refusal_told = False
+        """In the log, until there is room again."""
 
         self.snapshot_position = 0
         """Of the older kept snapshot: recovery starts there, so nothing above it goes."""
@@ -57,7 +63,20 @@ class Room:
             return True
         if size <= self.usable_bytes:
             self._refused_bytes = max(self._refused_bytes, size)
+            self._tell_refusal()
         return False
+
+    def _tell_refusal(self) -> None:
+        if not self._is_refusal_told:
+            self._is_refusal_told = True
+            _log.warning(
+                "out of room, messages are refused: %d bytes of log (limits.log_bytes_max %d), "
+                "%d free on the disk (limits.disk_free_bytes_min %d)",
+                self.log_bytes,
+                self._core.config.log_bytes_max,
+                self.free_bytes,
+                self._core.config.disk_free_bytes_min,
+            )
 
     @property
     def is_disk_short(self) -> bool:
@@ -82,6 +101,9 @@ class Room:
         self.free_bytes = self._core.disk.free_bytes()
         if self._fits(self._refused_bytes):
             self._refused_bytes = 0
+            if self._is_refusal_told:
+                self._is_refusal_told = False
+                _log.info("there is room for messages again")
 
     @property
     def _spare_bytes(self) -> int:

@@ -177,8 +177,11 @@ def fill_up(store: Driver, keys: list[bytes]) -> int:
     raise AssertionError("never full")
 
 
-def test_a_full_store_refuses_sends_and_goes_on_when_acks_free_it() -> None:
+def test_a_full_store_refuses_sends_and_goes_on_when_acks_free_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Owed records are never dropped; what a few of them hold back is freed all the same."""
+    caplog.set_level("INFO", "store.engine")
     store = Driver(config=FULL)
     store.topic("t")
     group = store.open("g", [ReadItem(tag=1, key=A)])
@@ -197,6 +200,8 @@ def test_a_full_store_refuses_sends_and_goes_on_when_acks_free_it() -> None:
     assert len(store.send(b"more" + bytes(2300))) == 1
     bodies = [store.engine.record_at(one.position) for one in left]
     assert numbered(bodies) == list(range(0, count, 10))
+    told = [text.split(",")[0] for text in caplog.messages if "room" in text]
+    assert told == ["out of room", "there is room for messages again"]
 
 
 @pytest.mark.parametrize(
