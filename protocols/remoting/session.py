@@ -84,9 +84,7 @@ class Session:
         """Of the latest identity; requests carry their own."""
 
         self.consumers: dict[str, Consumer] = {}
-        self.has_consumed = False
-        """It is or was a member of a group; tools are not."""
-
+        self.has_consumed = False  # it is or was a member of a group; tools are not
         self.leaving: list[Consumer] = []
         """Consumers of groups that the client has just left: they take its last commits."""
 
