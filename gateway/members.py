@@ -113,7 +113,8 @@ class StoreMembers:
         Raises Refused: it is there, or a name server names it; there is none of that name; the
         directory is away.
         """
-        place, key = (cluster, broker), f"{PREFIX}{cluster}/{broker}"
+        place = cluster, broker
+        key = _key_of(place)
         record = self._directory.get(key)
         if cluster not in self._clusters or (record is None and place not in self.known()):
             raise Refused(Code.NOT_FOUND, broker, f"cluster {cluster} has no store {broker}")
@@ -142,10 +143,10 @@ class StoreMembers:
 
     def _closing(self, link: TidegateLink, closing: Closing) -> None:
         if closing.exchange_count == 0:
-            record = self._directory.get(f"{PREFIX}{link.cluster}/{link.broker}")
-            version = record.version if record is not None else 0
-            self._closed.add((link.cluster, link.broker))
-            self._closed_rows[link.cluster, link.broker] = version
+            place = link.cluster, link.broker
+            record = self._directory.get(_key_of(place))
+            self._closed.add(place)
+            self._closed_rows[place] = record.version if record is not None else 0
             self._news.set()
 
     def _state(self, cluster: str, broker: str) -> LinkState:
@@ -174,8 +175,8 @@ class StoreMembers:
         """Rows for the stores that are up, where there are none or old ones. Raises Refused."""
         now_ms, fresh, closed = clock.wall_ms(), set(self._fresh), dict(self._closed_rows)
         puts = [
-            Put(f"{PREFIX}{cluster}/{broker}", msgspec.msgpack.encode(EMPTY), version)
-            for (cluster, broker), version in closed.items()
+            Put(_key_of(place), msgspec.msgpack.encode(EMPTY), version)
+            for place, version in closed.items()
         ]
         for cluster in self._clusters.values():
             for link in cluster.links.values():
@@ -183,7 +184,7 @@ class StoreMembers:
                 is_seen = link.state is LinkState.UP or place in fresh
                 if place in self._closed or not is_seen or not link.capabilities.has_once_keys:
                     continue
-                key = f"{PREFIX}{cluster.name}/{link.broker}"
+                key = _key_of(place)
                 record = self._directory.get(key)
                 seen_ms = _seen_ms(record.value) if record is not None else 0
                 if not 0 <= now_ms - seen_ms < NOTED_S * 1000:
@@ -204,6 +205,10 @@ def known_links(clusters: Mapping[str, ClusterClient]) -> set[Place]:
         for link in cluster.links.values()
         if link.capabilities.has_once_keys
     }
+
+
+def _key_of(place: Place) -> str:
+    return f"{PREFIX}{place[0]}/{place[1]}"
 
 
 def _place_of(record: Record) -> Place:

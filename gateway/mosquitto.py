@@ -185,8 +185,12 @@ def unreadable(path: Path) -> str:
     try:
         path.open("rb").close()
     except (OSError, ValueError) as error:  # ValueError: a byte 0 in its name
-        return f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        return _why_unreadable(path, error)
     return ""
+
+
+def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
+    return f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -196,6 +200,6 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: is not UTF-8 text"]) from error
     except (OSError, ValueError) as error:
-        raise ConfigError([unreadable(path) or f"{path}: {error}"]) from error
+        raise ConfigError([_why_unreadable(path, error)]) from error
     numbered = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in numbered if line and not line.startswith("#")]

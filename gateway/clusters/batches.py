@@ -387,9 +387,12 @@ class Lane:
     def withdraw(self, *, is_taken: bool) -> bool:
         """See ``Pipeline.withdraw``; False: nothing waits here."""
         self.is_withdrawn = is_taken  # what was posted in this tick is in no lane yet
+        self.withdraw_waiting()
+        return bool(self.batches)
+
+    def withdraw_waiting(self) -> None:
         for batch in self.batches:
             batch.is_withdrawn = True
-        return bool(self.batches)
 
     @property
     def may_store_late(self) -> bool:
@@ -458,8 +461,7 @@ class Lanes:
     def withdraw_all(self) -> None:
         self.is_out = True
         for lane in self._by_call.values():
-            for batch in lane.batches:
-                batch.is_withdrawn = True
+            lane.withdraw_waiting()
 
     def end(self, call: Call, *, is_waiting: bool) -> bool:
         """Nothing more comes of *call*; False: what did is not answered yet (*is_waiting*: and is

@@ -29,6 +29,7 @@ from tests.simulation.power import (
     fail_and_recover,
     play,
     prepare_segment,
+    seal,
     try_crashes,
     when_kept,
     write_snapshot,
@@ -199,14 +200,7 @@ class CompactedScript:
 
     def _keep_house(self) -> None:
         write_snapshot(self.engine, self.disk, self.now)
-        work = self.engine.background.seal_due()
-        if work is not None:
-            while not work.gather():
-                pass
-            work.execute(self.disk)
-            while not work.release():
-                pass
-            self.engine.background.seal_done()
+        seal(self.engine, self.disk)
         drop_files(self.engine, self.disk)
         prepare_segment(self.engine, self.disk)
 

@@ -24,6 +24,7 @@ from tests.simulation.power import (
     fail_and_recover,
     play,
     prepare_segment,
+    seal,
     try_crashes,
     when_kept,
     write_snapshot,
@@ -212,24 +213,14 @@ class MovingScript:
 
     def _snapshot(self) -> None:
         write_snapshot(self.engine, self.disk, self.now)
-        self._seal()
+        seal(self.engine, self.disk, self._send_at_times)
         drop_files(self.engine, self.disk)
         if self.random.random() < 0.3:
             prepare_segment(self.engine, self.disk)
 
-    def _seal(self) -> None:
-        """Index files; at times other things happen in between."""
-        work = self.engine.background.seal_due()
-        if work is None:
-            return
-        while not work.gather():
-            pass
-        work.execute(self.disk)
+    def _send_at_times(self) -> None:
         if self.random.random() < 0.5:
             self._send()
-        while not work.release():
-            pass
-        self.engine.background.seal_done()
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

@@ -197,6 +197,20 @@ def write_snapshot(engine: Engine, disk: SimulatedDisk, now: Now) -> None:
         engine.background.snapshot_written(work)
 
 
+def seal(engine: Engine, disk: SimulatedDisk, between: Callable[[], object] = lambda: None) -> None:
+    """One index file; *between*: what happens while the thread writes it."""
+    work = engine.background.seal_due()
+    if work is None:
+        return
+    while not work.gather():
+        pass
+    work.execute(disk)
+    between()
+    while not work.release():
+        pass
+    engine.background.seal_done()
+
+
 def drop_files(engine: Engine, disk: SimulatedDisk) -> None:
     upkeep = engine.background.upkeep_due()
     if upkeep is not None:
