@@ -63,11 +63,12 @@ async def agree(front: Front, owner: Owner, admitted: Admitted) -> Agreed | None
         admitted.connection.fail(Reason.PACKET_TOO_LARGE, "CONNACK over the client's packet limit")
         return None
     will = _will_record(front, connect, call)
+    receive_max = find_int(connect.properties, Property.RECEIVE_MAXIMUM, 65_535)
+    inflight_max = min(front.settings.inflight_max, receive_max)
     guards = front.settings.guards_sessions
     owned = await front.sessions.open(
-        Opening(call, connect.clean_start, expiry_s, will, guards), owner
+        Opening(call, connect.clean_start, expiry_s, will, guards, inflight_max), owner
     )
-    receive_max = find_int(connect.properties, Property.RECEIVE_MAXIMUM, 65_535)
     opened = Opened(
         front,
         call,
@@ -75,7 +76,7 @@ async def agree(front: Front, owner: Owner, admitted: Admitted) -> Agreed | None
         admitted.connection,
         admitted.driver,
         terms=terms(
-            min(front.settings.inflight_max, receive_max),
+            inflight_max,
             packet_bytes_max,
             find_int(connect.properties, Property.TOPIC_ALIAS_MAXIMUM, 0),
         ),

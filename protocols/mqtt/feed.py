@@ -39,7 +39,7 @@ def _nobody(feed: object, code: Code) -> None:
 def _in_turn(early: list[Delivery]) -> list[Delivery]:
     """
     Of each store up to the last that has a packet id, then the rest: what is new at one store takes
-    no id, and no place in the window, from what was under way at another.
+    no place in the window from what was under way at another.
     """
     last: dict[tuple[str, str], int] = {}
     for index, delivery in enumerate(early):
@@ -109,8 +109,7 @@ class Feed:
         if self.is_marked:
             stream.when_unmarked(self._mark_again)
         early, self.early = self.early or [], None
-        if packet_ids := [delivery.packet_id for delivery in early if delivery.packet_id]:
-            self._outbox.window.keep_clear(packet_ids)
+        if any([delivery.packet_id for delivery in early]):
             early = _in_turn(early)
         for is_sent, stretch in groupby(early, lambda delivery: delivery.packet_id > 0):
             if is_sent:

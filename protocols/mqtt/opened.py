@@ -18,6 +18,7 @@ from protocols.mqtt.feed import Feed
 from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
+from protocols.mqtt.packet_ids import with_doubts
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import SessionRecord, SubscriptionRecord, subscription_records
 from protocols.mqtt.rendering import Renderings
@@ -148,7 +149,7 @@ class Opened:
             self._renderings,
             client_id=self.call.client_id,
             inflight_max=self._terms.inflight_max,
-            next_id=record.next_id,
+            ids=record.ids,
             keeps=record.is_kept,
             packet_bytes_max=self._terms.packet_bytes_max,
             topic_alias_max=self._terms.topic_alias_max,
@@ -166,11 +167,6 @@ class Opened:
     @property
     def has_outbox(self) -> bool:
         return self._outbox is not None
-
-    @property
-    def next_id(self) -> int:
-        """Packet id of the next publish to the client."""
-        return self.owned.record.next_id if self._outbox is None else self._outbox.window.next_id
 
     @property
     def subscriptions(self) -> Subscriptions:
@@ -212,12 +208,17 @@ class Opened:
         """The session as its connection leaves it; *asked_s*: DISCONNECT's expiry, -1: none."""
         record, limit_s = self.owned.record, self.front.settings.session_expiry_s_max
         is_late = self.front.services.pipeline.may_store_late(self.call)
+        next_id, in_doubt = record.next_id, record.in_doubt
+        if self._outbox is not None:
+            window = self._outbox.window
+            next_id, in_doubt = window.next_id, with_doubts(in_doubt, window.flights)
         return msgspec.structs.replace(
             record,
             is_contested=record.is_contested or is_late,
             received=received,
             given_up=self.given_up,
-            next_id=self.next_id,
+            next_id=next_id,
+            in_doubt=in_doubt,
             expiry_s=min(asked_s, limit_s) if asked_s >= 0 else record.expiry_s,
         )
 

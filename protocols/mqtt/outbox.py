@@ -16,6 +16,7 @@ from protocols.mqtt.encoder import encode_ack
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.fields import protocol_error
 from protocols.mqtt.marking import Marked, Marking
+from protocols.mqtt.packet_ids import ALL, Block
 from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import LeftoverRecord
@@ -47,7 +48,7 @@ class Outbox:
         *,
         client_id: str,
         inflight_max: int,
-        next_id: int = 1,
+        ids: Block = ALL,
         keeps: bool = False,
         packet_bytes_max: int,
         topic_alias_max: int,
@@ -61,14 +62,13 @@ class Outbox:
         observer: Observer,
         peer: str = "",
     ) -> None:
-        self.window = Window(inflight_max, next_id=next_id)
+        self.window = Window(inflight_max, ids=ids)
         self._keeps = keeps
         self.is_peer_slow = is_peer_slow
         self._connection = connection
         self._renderings = renderings
         self._client_id, self._publisher = client_id, publisher_name(client_id)
-        self._packet_bytes_max = packet_bytes_max
-        self._topic_alias_max = topic_alias_max
+        self._packet_bytes_max, self._topic_alias_max = packet_bytes_max, topic_alias_max
         self._aliases: dict[bytes, int] = {}
         self._flush_soon = flush_soon
         self._call_soon = call_soon
@@ -276,9 +276,10 @@ class Outbox:
                 else:
                     self._plan(feed, [delivery])
                 continue
+            is_had = delivery.stage == Stage.SENT_QOS2 and packet_id in self.window.had
             again = delivery_again(feed, delivery, self._renderings, version, now_ms)
             place = delivery.handle if delivery.stage != Stage.RECEIVED else None
-            if again is None or not self._adopt(packet_id, *again, place):
+            if is_had or again is None or not self._adopt(packet_id, *again, place):
                 feed.done(delivery.handle)
         self.pump()
 
@@ -325,6 +326,7 @@ class Outbox:
         if flight is None:
             if packet.reason < 0x80:  # 0x92 is allowed; 0 as from Mosquitto, whose cases want it
                 self._connection.queue(encode_ack(PUBREL, packet.packet_id, 0, version))
+                self.window.note_had(packet.packet_id)
             return
         if flight.qos != 2 or flight.stage == Stage.WAITING:
             raise protocol_error("PUBREC of what is no QoS 2 publish")

@@ -9,9 +9,18 @@ import msgspec
 from protocols.canonical import ONCE_BYTES, Head, Message, Properties
 from protocols.errors import Code, Refused
 from protocols.mqtt.mapping import TAG, stored_properties
+from protocols.mqtt.packet_ids import (
+    ALL,
+    PACKET_ID_MAX,
+    SPANS_MAX,
+    Block,
+    Span,
+    block_count,
+    next_block,
+)
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
 from protocols.mqtt.properties import Property, find_int
-from protocols.mqtt.session import PACKET_ID_MAX, Subscribed
+from protocols.mqtt.session import Subscribed
 
 SESSION_PREFIX = "mqtt/session/"
 SHARE_PREFIX = "mqtt/share/"
@@ -175,7 +184,13 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     leftovers: tuple[LeftoverRecord, ...] = ()
     next_id: int = 1
-    """Packet id of the next publish to the client."""
+    """Packet id of the next publish to the client, or of the first of a connection."""
+
+    id_count: int = 0
+    """How many ids from ``next_id`` on its connection gives; 0: any."""
+
+    in_doubt: tuple[Span, ...] = ()
+    """Ids of earlier connections that a store may have in flight, the newest last."""
 
     is_cut: bool = False
     """Its last connection ended with its gateway: nothing was put aside."""
@@ -189,6 +204,11 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def key(self) -> str:
         return session_key(self.tenant, self.client_id)
+
+    @property
+    def ids(self) -> Block:
+        """What its connection gives."""
+        return Block(self.next_id, self.next_id + self.id_count - 1) if self.id_count else ALL
 
     def due_ms(self) -> int:
         """When something is to be done about a lost connection; 0: never."""
@@ -213,16 +233,26 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         )
 
 
-def id_after_cut(record: SessionRecord) -> int:
+def with_ids(record: SessionRecord, *, is_told: bool, inflight_max: int) -> SessionRecord:
     """
-    Where packet ids go on when nobody could say which were in use.
+    The ids that the next connection of a session gives.
 
-    A QoS 2 message of a share, which no store marks, may have left its id with the client, which
-    would take the next message under it for the same: keep far from those.
+    Not *is_told*: the last one has not written down what it had in flight, or it died. Any of its
+    ids may be in use; those of QoS 2 messages of a share, which no store marks, at the client.
     """
-    if not any(item.qos == 2 and item.share for item in record.subscriptions):
-        return record.next_id
-    return (record.next_id + PACKET_ID_MAX // 2) % PACKET_ID_MAX + 1
+    if not record.is_kept:
+        return record
+    next_id, in_doubt = record.next_id, list(record.in_doubt)
+    if not is_told and record.id_count:
+        in_doubt.append((next_id, record.ids.last))
+        next_id = record.ids.last % PACKET_ID_MAX + 1
+    block, left = next_block(next_id, block_count(inflight_max), in_doubt[-SPANS_MAX:])
+    return msgspec.structs.replace(
+        record,
+        next_id=block.first,
+        id_count=block.last - block.first + 1,
+        in_doubt=tuple(left),
+    )
 
 
 def check_owner(record: SessionRecord, identity: str, *, wall_ms: int) -> None:

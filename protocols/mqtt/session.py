@@ -11,12 +11,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from protocols.canonical import ReceiptHandle
+from protocols.mqtt.packet_ids import ALL, PACKET_ID_MAX, Block
 from protocols.mqtt.packets import SubscribeItem
 from protocols.mqtt.rendering import Column, Rendering
 from protocols.mqtt.topics import parse_filter
 from protocols.tuples import new_tuple
-
-PACKET_ID_MAX: Final = 65_535
 
 GIVEN_UP_MAX: Final = 100
 """Subscriptions of a session that are remembered after UNSUBSCRIBE for what is under way."""
@@ -323,11 +322,14 @@ class Window:
     Never more than *limit* in flight: the client's Receive Maximum and our own bound.
     """
 
-    def __init__(self, limit: int, *, next_id: int = 1) -> None:
+    def __init__(self, limit: int, *, ids: Block = ALL, next_id: int = 0) -> None:
         self.limit = limit
+        self._first_id, self._last_id = ids
         self.waiting: deque[Outgoing | OutgoingRun] = NONE_WAITING
         self.flights: dict[int, Flight] = {}
-        self._next_id = next_id
+        self._next_id = next_id or ids.first
+        self.had: set[int] | frozenset[int] = frozenset()
+        """Ids of earlier connections that the client is done with; their store was away."""
 
     def forget(self) -> None:
         """The connection is gone, and what was under way is put aside."""
@@ -356,10 +358,20 @@ class Window:
     def _put(self, flight: Flight) -> int:
         packet_id = self._next_id
         while packet_id in self.flights:
-            packet_id = packet_id % PACKET_ID_MAX + 1
-        self._next_id = packet_id % PACKET_ID_MAX + 1
+            packet_id = self._after(packet_id)
+        self._next_id = self._after(packet_id)
         self.flights[packet_id] = flight
         return packet_id
+
+    def _after(self, packet_id: int) -> int:
+        return packet_id + 1 if packet_id < self._last_id else self._first_id
+
+    def note_had(self, packet_id: int) -> None:
+        """PUBREC has come for an id that is not in use; this connection has not given it."""
+        if not self._first_id <= packet_id <= self._last_id:
+            if isinstance(self.had, frozenset):
+                self.had = set()
+            self.had.add(packet_id)
 
     def take_run(self, run: OutgoingRun, out: list[bytes]) -> int:
         """Put into flight what there is room for, its packets into *out*; how many."""
@@ -369,7 +381,7 @@ class Window:
         first = self._next_id
         stop = first + count
         packet_ids = range(first, stop)
-        if stop <= PACKET_ID_MAX and self.flights.keys().isdisjoint(packet_ids):
+        if stop <= self._last_id and self.flights.keys().isdisjoint(packet_ids):
             self.flights.update(dict.fromkeys(packet_ids, run.flight))
             self._next_id = stop
             numbers = packet_id_bytes()[first:stop]
@@ -387,7 +399,7 @@ class Window:
         """
         first, flights = self._next_id, self.flights
         stop = first + count
-        if not self.has_room_for(count) or stop > PACKET_ID_MAX:
+        if not self.has_room_for(count) or stop > self._last_id:
             return []
         packet_ids = range(first, stop)
         if flights and not flights.keys().isdisjoint(packet_ids):
@@ -413,22 +425,13 @@ class Window:
 
     def skip(self) -> None:
         """One that will not be sent takes an id as if it had been [MQTT-3.1.2-25]."""
-        self._next_id = self._next_id % PACKET_ID_MAX + 1
+        self._next_id = self._after(self._next_id)
 
     def adopt(self, packet_id: int, flight: Flight) -> None:
         """An id that an earlier connection of the session gave [MQTT-4.4.0-1]."""
         self.flights[packet_id] = flight
-        if packet_id >= self._next_id:
-            self._next_id = packet_id % PACKET_ID_MAX + 1
-
-    def keep_clear(self, packet_ids: Sequence[int]) -> None:
-        """Go on counting where none of these comes soon: they are an earlier connection's."""
-        ids = sorted({*packet_ids, *self.flights})
-        following = [*ids[1:], ids[0] + PACKET_ID_MAX]
-        room, last = max([(after - one, one) for one, after in zip(ids, following, strict=True)])
-        gone = (self._next_id - last) % PACKET_ID_MAX
-        if not 0 < gone < room * 3 // 4:
-            self._next_id = last % PACKET_ID_MAX + 1
+        if self._next_id <= packet_id <= self._last_id:
+            self._next_id = self._after(packet_id)
 
     def acknowledged(self, packet_ids: Sequence[int]) -> bool:
         """PUBACKs; False: one of them names a QoS 2 publish. Unknown ids are ignored."""

@@ -35,9 +35,9 @@ from protocols.mqtt.records import (
     decode_session,
     encode_session,
     exclusive_key,
-    id_after_cut,
     session_key,
     share_prefix,
+    with_ids,
 )
 from protocols.mqtt.session import SHARE_TAG, Subscribed
 from protocols.mqtt.topics import is_local
@@ -94,6 +94,9 @@ class Opening(NamedTuple):
     will: WillRecord | None
     is_guarded: bool = False
     """Refuse a session that another identity has."""
+
+    inflight_max: int = 1
+    """Publishes to the client at once."""
 
 
 # ── names ───────────────────────────────────────────────────────────────────────────────
@@ -255,8 +258,9 @@ class Sessions:
         )
         record = self._new_record(opening, old, now_ms, is_present=is_present)
         if is_cut:
-            next_id = id_after_cut(record)
-            record = msgspec.structs.replace(record, next_id=next_id, is_contested=True)
+            record = msgspec.structs.replace(record, is_contested=True)
+        is_told = old is None or not (old.is_connected or old.is_cut)
+        record = with_ids(record, is_told=is_told, inflight_max=opening.inflight_max)
         if old is not None:
             owed = wills.taken_over(old, is_present=is_present, wall_ms=now_ms)
             record = msgspec.structs.replace(record, owed=owed)
@@ -302,6 +306,8 @@ class Sessions:
             given_up=kept.given_up if kept else (),
             generations=kept.generations if kept else (),
             next_id=kept.next_id if kept else 1,
+            id_count=kept.id_count if kept else 0,
+            in_doubt=kept.in_doubt if kept else (),
             leftovers=kept.leftovers if kept else (),
             is_contested=kept is not None and kept.is_contested,
             has_group=kept is not None and kept.has_group,

@@ -8,6 +8,7 @@ import pytest
 from protocols.errors import Code
 from protocols.mqtt import inbound
 from protocols.mqtt.adapter import MqttAdapter
+from protocols.mqtt.packet_ids import BLOCK
 from protocols.mqtt.packets import (
     NEVER_EXPIRES_S,
     V5,
@@ -99,6 +100,45 @@ async def test_what_comes_again_does_not_overtake_what_lost_its_mark(
                 Publish("t", b"2", 2, packet_id=4),
                 Publish("t", b"3", last_qos, dup=True, packet_id=3),
             ]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_ids_that_a_store_has_which_is_away_are_not_given_again(
+    broker: FakeBroker, *, is_killed: bool
+) -> None:
+    """Nobody tells the second gateway what is in flight; it may come late."""
+    connect = Connect(V5, "dur", clean_start=False, properties=KEPT)
+    async with gateway(broker, "gw-1") as (services, first), gateway(broker, "gw-2") as (_, second):
+        async with MqttClient(second, Connect(V5, "pub")) as pub, MqttClient(first, connect) as one:
+            await one.subscribe(SubscribeItem("t", 2))
+            await pub.publish("t", b"1", 2)
+            await pub.publish("t", b"2", 2)
+            await one.publishes(2, acks=False)
+            if is_killed:
+                services.is_cut_off = True
+                broker.end_lease("gw-1", 1)
+        group = broker.groups["mqtt//dur"]
+        await until(lambda: not group.streams)
+        away = list(group.in_flight.values())
+        for flight in away:
+            flight.holder = away
+        async with (
+            MqttClient(second, Connect(V5, "pub")) as pub,
+            MqttClient(second, connect) as two,
+        ):
+            await pub.publish("t", b"3", 2)
+            packet_id = BLOCK + 1 if is_killed else 3
+            assert await two.publishes(1) == [Publish("t", b"3", 2, packet_id=packet_id)]
+            two.send(Pubrec(2))  # the client had it, and waits for the end
+            assert await two.receive() == Pubrel(2)
+            for flight in away:
+                flight.holder = None
+            group.streams[0].adopt()
+            again = [Publish("t", b"1", 2, dup=True, packet_id=1)]
+            assert await two.publishes(1) == again
+            assert await two.is_silent()
+            left = [flight.packet_id for flight in group.in_flight.values()]
+            assert left == [1, packet_id]
 
 
 async def test_a_durable_session_is_a_member_of_its_shares_again(broker: FakeBroker) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from protocols.canonical import ReceiptHandle
-from protocols.mqtt.session import PACKET_ID_MAX, Flight, Stage, Window
+from protocols.mqtt.packet_ids import PACKET_ID_MAX, Block
+from protocols.mqtt.session import Flight, Stage, Window
 
 
 def numbers(*packet_ids: int) -> list[bytes]:
@@ -44,26 +45,6 @@ def test_the_end_of_the_numbers_and_one_in_use(flight: Flight) -> None:
     assert window.next_id == 1
     assert window.take_at_once(3, flight) == []
     assert window.take_at_once(1, flight) == numbers(1)
-
-
-@pytest.mark.parametrize(
-    ("next_id", "open_ids", "expected"),
-    [
-        (1, [40, 7, 30], 41),
-        (12, [3, 4], 12),
-        (6, [7], 8),
-        (40_000, [1, 2], 40_000),
-        (3, [PACKET_ID_MAX, 1, 2, 65_000], 3),
-        (64_990, [PACKET_ID_MAX, 1, 2, 65_000], 3),
-        (1, [PACKET_ID_MAX], 1),
-    ],
-)
-def test_new_ids_keep_clear_of_those_that_an_earlier_connection_gave(
-    next_id: int, open_ids: list[int], expected: int
-) -> None:
-    window = Window(10, next_id=next_id)
-    window.keep_clear(open_ids)
-    assert window.next_id == expected
 
 
 class Taken:
@@ -115,3 +96,19 @@ def test_what_an_earlier_connection_gave_is_counted_on_from(flight: Flight) -> N
     assert window.take(None, None, 1) == 6
     window.adopt(PACKET_ID_MAX, flight)
     assert window.take(None, None, 1) == 1
+
+
+def test_ids_stay_in_the_block_of_the_connection(flight: Flight) -> None:
+    """Round and round; what an earlier connection gave is no matter."""
+    window = Window(3, ids=Block(11, 14))
+    window.adopt(7, flight)
+    window.adopt(40, flight)
+    assert window.acknowledged([7, 40])
+    window.skip()
+    assert window.take_at_once(2, flight) == numbers(12, 13)
+    assert window.acknowledged([12])
+    assert window.take_at_once(2, flight) == []  # 14 and then 11: no neighbours
+    assert [window.take(None, None, 1) for _ in range(2)] == [14, 11]
+    assert window.acknowledged([14, 11])
+    assert window.take(None, None, 1) == 12
+    assert window.take(None, None, 1) == 14
