@@ -77,6 +77,11 @@ def find_body(data: bytes, position: int) -> tuple[int, int]:
     return 0, 0
 
 
+def is_padded(data: bytes, position: int, start: int) -> bool:
+    """Whether the length of the packet at *position* has more bytes than it needs."""
+    return start - position > 2 and data[start - 1] == 0
+
+
 def take_publishes(
     data: bytes,
     position: int,
@@ -116,13 +121,13 @@ def take_publishes(
                 second = data[start]
                 start += 1
                 length += (second << 7) - 128
-                if length > bytes_max:
+                if length > bytes_max or not second:
                     break
                 if second > 127:
                     third = data[start]
                     start += 1
                     length += (third << 14) - 16384
-                    if third > 127 or length > bytes_max:
+                    if third > 127 or length > bytes_max or not third:
                         break  # over 2 MiB: one at a time
             end = start + length
             if end > end_of_data or end - position > bytes_max or end_of_data - start < 2:
@@ -193,6 +198,8 @@ def decode_packet(data: bytes, position: int, start: int, end: int, version: int
 
     Raises PacketError with the reason code that a version 5 peer is told.
     """
+    if version == V5 and is_padded(data, position, start):  # 3.1.1 asks it of nobody
+        raise malformed("the remaining length is longer than it need be")  # [MQTT-1.5.5-1]
     packet_type, flags = data[position] >> 4, data[position] & 15
     if packet_type == PacketType.PUBLISH:
         return _decode_publish(flags, FieldReader(data, start, end), version)

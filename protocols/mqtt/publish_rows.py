@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocols.canonical import Head, Message
-from protocols.mqtt.codec import find_body
+from protocols.mqtt.codec import find_body, is_padded
 from protocols.remoting.matrix import np
 from protocols.rows import Rows
 
@@ -41,6 +41,8 @@ def take_rows(
     start, end = find_body(data, position)
     size = end - position
     if not start or size > bytes_max or len(data) - position < PACKETS_MIN * size:
+        return None
+    if is_padded(data, position, start):
         return None
     stop = start + 2 + (data[start] << 8 | data[start + 1])
     head = table.get(data[start + 2 : stop])

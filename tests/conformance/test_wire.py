@@ -69,8 +69,15 @@ def test_mqtt_1_5_4_3_a_byte_order_mark_is_kept(version: int) -> None:
 
 @clauses(v5="1.5.5-1")
 def test_mqtt_1_5_5_1_variable_integers_are_minimal(version: int) -> None:
-    """A property length of two bytes for 0 is malformed; after five length bytes is no packet."""
+    """
+    A length of two bytes for less than 128 is malformed, of properties and of the packet; after
+    five length bytes is no packet.
+    """
     assert ends(version, packet(0x30, text("a"), b"\x80\x00"), MALFORMED)
+    assert ends(version, b"\x30\x84\x00\x00\x01a\x00", MALFORMED)
+    assert ends(version, b"\xc0\x80\x00", MALFORMED)
+    wire = connect(version, text("c"))
+    assert refuses(version, wire[:1] + bytes((wire[1] | 0x80, 0)) + wire[2:])
     dialogue = Dialogue(version)
     assert dialogue.say(b"\x30\xff\xff\xff\xff\x7f") == b""
     assert dialogue.is_closed

@@ -127,6 +127,56 @@ def test_like_publishes_are_the_same_however_they_are_cut(cuts: list[int]) -> No
     assert sent.endswith(b"\xd0\0")
 
 
+PADDABLE = (
+    Publish("t/one", b"1", 1, packet_id=1),
+    Publish("t/one", b"2" * 200, 1, packet_id=2),
+    Publish("t/one", b"3" * 200, 1, packet_id=3),
+    Puback(9),
+    Subscribe(3, (SubscribeItem("a/#", 1),)),
+    Publish("t/one", b"4", 0),
+    Pingreq(),
+)
+
+
+def padded(wire: bytes, count: int) -> bytes:
+    """The packet with *count* bytes too many in its length, as many as there is room for."""
+    stop = next(index for index in range(1, 5) if wire[index] < 0x80) + 1
+    count = min(count, 5 - stop)
+    pad = b"\x80" * (count - 1) + b"\0"
+    return wire[: stop - 1] + bytes((wire[stop - 1] | 0x80,)) + pad + wire[stop:]
+
+
+@given(
+    version=st.sampled_from((V311, V5)),
+    which=st.integers(0, len(PADDABLE) - 1),
+    count=st.integers(1, 3),
+    cuts=st.lists(st.integers(0, 460), max_size=3),
+)
+def test_a_length_is_as_short_as_it_can_be(
+    version: int, which: int, count: int, cuts: list[int]
+) -> None:
+    """[MQTT-1.5.5-1]: 5.0 hears 0x81 once all before it was heard, 3.1.1 never asked for it."""
+    wires = [wire_of(packet, version=version) for packet in (Connect(version, "c"), *PADDABLE)]
+    events, sent = run_in_pieces(b"".join(wires), [])
+    wires[which + 1] = padded(wires[which + 1], count)
+    wire = b"".join(wires)
+    found, told = run_in_pieces(wire, [cut for cut in cuts if cut <= len(wire)])
+    if version == V311:
+        assert (found, told) == (events, sent)
+        return
+    assert found[:-1] == events[: which + 1]
+    assert isinstance(found[-1], Lost)
+    assert told.endswith(b"\xe0\x01\x81")
+
+
+@pytest.mark.parametrize(("version", "answer"), [(V311, b"\x20\x02\0\0"), (V5, b"\x81")])
+def test_so_is_the_length_of_connect(version: int, answer: bytes) -> None:
+    connect = padded(wire_of(Connect(version, "c"), version=version), 2)
+    _, sent = run_in_pieces(connect, [])
+    assert answer in sent
+    assert sent[0] == 0x20
+
+
 def test_one_byte_at_a_time() -> None:
     """The slowest cut of all ends in the same events and the fault as the last of them."""
     flat, sent = run_in_pieces(STREAM, list(range(len(STREAM))))
