@@ -338,9 +338,9 @@ class Outbox:
             flight.finish()  # the client has it: it goes to no other member of its share
             flight.source = flight.handle = None
         answer = encode_ack(PUBREL, packet.packet_id, 0, version)
-        if self.remaining is not None and self.remaining.received(packet.packet_id, answer):
-            return
-        self._after_mark(flight, packet.packet_id, Stage.RECEIVED, answer)
+        waits = self.remaining is not None and self.remaining.received(packet.packet_id, answer)
+        if not waits and not self._waits_for_mark(flight, packet.packet_id, Stage.RECEIVED, answer):
+            self.send_marked(answer)
 
     def completed(self, packet: Pubcomp) -> None:
         """PUBCOMP: done."""
@@ -421,8 +421,9 @@ class Outbox:
                     return 1  # in order, whatever the QoS: as other brokers
             out += (head, number, tail)
         else:
-            flight = self.window.flights[packet_id]
-            self._after_mark(flight, packet_id, Stage.SENT, b"".join((head, number, tail)))
+            flight, packet = self.window.flights[packet_id], b"".join((head, number, tail))
+            if not self._waits_for_mark(flight, packet_id, Stage.SENT, packet):
+                out.append(packet)
         return 1
 
     def _add_qos0(self, rendering: Rendering, plan: Plan, out: list[bytes], now_ms: int) -> None:
@@ -468,14 +469,14 @@ class Outbox:
                 return head, tail
         return rendering.parts(version, plan.qos, plan.retain, plan.identifiers, now_ms)
 
-    def _after_mark(self, flight: Flight, packet_id: int, stage: int, packet: bytes) -> None:
-        """Send *packet* once the store has the stage on disk; at once for what it need not keep."""
+    def _waits_for_mark(self, flight: Flight, packet_id: int, stage: int, packet: bytes) -> bool:
+        """Whether *packet* goes once the store has the stage on disk; else it need not keep it."""
         source, handle = flight.source, flight.handle
         if handle is None or not isinstance(source, Feed) or not source.is_marked:
             flight.stage = stage
-            self.send_marked(packet)
-            return
+            return False
         self._marking.after(Marked(source, handle, flight, packet_id, stage, packet))
+        return True
 
     def send_marked(self, packet: bytes) -> None:
         self._connection.queue(packet)

@@ -305,6 +305,25 @@ async def test_an_alias_is_given_by_what_is_sent(served: Served) -> None:
                 names[alias] = "u"
 
 
+async def test_what_needs_no_mark_goes_in_its_place(served: Served) -> None:
+    """QoS 2 behind QoS 1 that goes out at once: an alias is named before it stands alone."""
+    _, address = served
+    limits = ((int(Property.TOPIC_ALIAS_MAXIMUM), 2), (int(Property.RECEIVE_MAXIMUM), 2))
+    async with (
+        MqttClient(address, Connect(V5, "c", properties=limits)) as client,
+        MqttClient(address, Connect(V5, "pub")) as publisher,
+    ):
+        await client.subscribe(SubscribeItem("#", 2))
+        sent = [("t", 1), ("t", 1), ("u", 1), ("u", 2)]
+        for number, (topic, qos) in enumerate(sent, 1):
+            publisher.send(Publish(topic, b"%d" % number, qos, packet_id=number))
+            await publisher.receive()
+        first = await client.publishes(2, acks=False)
+        client.send(*[Puback(packet.packet_id) for packet in first])
+        found = await client.publishes(2)
+        assert [(packet.topic, packet.payload) for packet in found] == [("u", b"3"), ("", b"4")]
+
+
 async def test_a_denied_publish(served: Served) -> None:
     """5.0 is told; 3.1.1 is acknowledged, since sending again is useless."""
     services, address = served
