@@ -51,14 +51,16 @@ dev-tools: $(VENV)/.dev
 peers:
 	@.ci/peers
 
-# The sources are tested while the same modules are compiled: either keeps one core busy.
+# The sources are tested while the same modules are compiled: either keeps one core busy. What follows
+# waits for other programs half of the time: two files at a time.
 test: $(VENV)/.all peers ## everything: unit, real clients, Java, Spark
 	$(BIN)/python .ci/compile & built=$$!; \
 	PURE=1 $(BIN)/python -m pytest -m "not client and not java and not bench" $(PYTEST) \
 		tests/protocols tests/store tests/gateway/test_pipeline*.py \
 		tests/gateway/test_deliveries.py tests/gateway/test_kinds.py; tested=$$?; \
 	wait $$built && exit $$tested
-	$(BIN)/python -m pytest -m "not bench" $(PYTEST)
+	$(BIN)/python -m pytest -m "not bench" -n 2 --dist loadfile \
+		--no-loadscope-reorder $(PYTEST)
 
 unit: dev-tools compiled ## what needs no other program; under a minute
 	$(BIN)/python -m pytest -m "not client and not java and not spark and not bench" $(PYTEST)

@@ -48,14 +48,21 @@ REAL = ("client", "java", "spark")
 """Marks of tests with programs that nobody here wrote, over processes and sockets."""
 
 
+def is_real(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in REAL)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     A hang ends, and a JVM that a slow machine takes minutes to start is none.
 
     In continuous integration a test with real programs has a second chance; the report names it.
+    Files with such tests come first: short ones are left for the end of a run in two processes.
     """
+    long_files = {item.path for item in items if is_real(item)}
+    items.sort(key=lambda item: item.path not in long_files)
     for item in items:
-        if any(item.get_closest_marker(name) for name in REAL):
+        if is_real(item):
             marker = item.get_closest_marker("timeout")
             if marker is None or marker.args[0] < TIMEOUT_S_MIN:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S_MIN), append=False)
@@ -72,7 +79,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """What a real client leaves to the collector is told of its own test, not of a later one."""
-    if any(item.get_closest_marker(name) for name in REAL):
+    if is_real(item):
         gc.collect()
 
 

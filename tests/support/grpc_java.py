@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.building import CACHE, filled
+
 FOLDER = Path(__file__).resolve().parent.parent / "interop" / "java_grpc"
-CACHE = Path(os.environ.get("TIDEGATE_CACHE", Path.home() / ".cache" / "tidegate"))
 RUN_S_MAX = 300
 
 
@@ -19,10 +20,10 @@ def class_path() -> str:
         if shutil.which(program) is None:
             reason = f"{program} is not installed"
             pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    if not list(folder.glob("rocketmq-client-java-*.jar")):
-        goal = "dependency:copy-dependencies"
-        command = ["mvn", "-q", "-B", "-f", str(FOLDER / "pom.xml"), goal]
-        subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, timeout=300)
+    goal = "dependency:copy-dependencies"
+    command = ["mvn", "-q", "-B", "-f", str(FOLDER / "pom.xml"), goal]
+    fetch = [*command, f"-DoutputDirectory={folder}"]
+    filled(folder, lambda: subprocess.run(fetch, check=True, timeout=300))
     return str(folder / "*")
 
 

@@ -5,7 +5,6 @@ The Java cases: Apache's own clients, 5.4 or 4.9.8, through every kind of messag
 restarts the server when it asks for it.
 """
 
-import hashlib
 import os
 import subprocess
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support import apache_rocketmq, java_clients
-from tests.support.java_clients import CACHE
+from tests.support.building import CACHE, digest_of, filled
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "java_cases"
 RUN_S_MAX = 1200.0
@@ -59,16 +58,16 @@ def compiled(version: str) -> Path:
     """The folder with the classes for *version*; compiled when a source is new."""
     own = "five" if version == FIVE else "four"
     sources = sorted([*(SOURCES / "cases").glob("*.java"), *(SOURCES / own).glob("*.java")])
-    digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
-    folder = CACHE / f"java-cases-{version}-{digest}"
-    if not (folder / "done").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = ["javac", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", jars(version)]
+    folder = CACHE / f"java-cases-{version}-{digest_of(sources)}"
+    class_path = jars(version)
+
+    def compile_all() -> None:
+        command = ["javac", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", class_path]
         words = [*command, "-d", str(folder), *map(str, sources)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr
-        (folder / "done").touch()
-    return folder
+
+    return filled(folder, compile_all)
 
 
 def run(

@@ -7,7 +7,6 @@ fail instead, so that a green run there means that the real client passed.
 
 import atexit
 import base64
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,10 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.building import CACHE, digest_of, filled
 from tests.support.java_shell import RUN_S_MAX, Ended, JavaShell
 
 PROJECT = Path(__file__).resolve().parent.parent / "interop" / "java"
-CACHE = Path(os.environ.get("TIDEGATE_CACHE", Path.home() / ".cache" / "tidegate"))
 BUILD_S_MAX = 600
 JAVA_OPTIONS = ("-Xmx192m", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
@@ -71,16 +70,13 @@ def class_path(version: str = "") -> str:
     need("java")
     version = version or os.environ.get("TIDEGATE_JAVA_CLIENT", "")
     sources = sorted([PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.java")])
-    digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
-    folder = CACHE / f"java-clients-{digest}{version}"
-    if not (folder / "done").exists():
-        need("mvn")
-        _build(folder, version)
+    folder = CACHE / f"java-clients-{digest_of(sources)}{version}"
+    filled(folder, lambda: _build(folder, version))
     return os.pathsep.join((str(folder / "interop.jar"), str(folder / "lib" / "*")))
 
 
 def _build(folder: Path, version: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    need("mvn")
     command = [
         "mvn",
         "-q",
@@ -100,7 +96,6 @@ def _build(folder: Path, version: str) -> None:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    (folder / "done").touch()
 
 
 def java_command(main: str, *arguments: str) -> list[str]:

@@ -4,14 +4,13 @@ Small Java programs beside all of Apache's jars: its evaluator, its admin tool, 
 Each is one file in ``tests/interop/java_tools``, compiled once into the cache.
 """
 
-import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support import apache_rocketmq
-from tests.support.java_clients import CACHE
+from tests.support.building import CACHE, digest_of, filled
 from tests.support.java_shell import JavaShell
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "java_tools"
@@ -23,18 +22,17 @@ def compiled(program: str) -> Path:
     """The folder with the classes of *program*; compiled when its source is new."""
     apache_rocketmq.require("javac")
     source = SOURCES / f"{program}.java"
-    parts = source.read_bytes() + (SHARED / "tidegate" / "Endings.java").read_bytes()
-    digest = hashlib.sha256(parts).hexdigest()[:16]
+    digest = digest_of([source, SHARED / "tidegate" / "Endings.java"])
     folder = CACHE / f"java-tools-{program}-{digest}"
-    if not (folder / "done").exists():
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def compile_it() -> None:
         jars = f"{apache_rocketmq.JARS}/*"
         command = ["javac", "-nowarn", "-proc:none", "-cp", jars, "-sourcepath", str(SHARED)]
         command += ["-d", str(folder), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
         assert done.returncode == 0, done.stderr
-        (folder / "done").touch()
-    return folder
+
+    return filled(folder, compile_it)
 
 
 def command_of(program: str, *arguments: str, heap: str = "-Xmx256m") -> list[str]:

@@ -6,7 +6,6 @@ Each is a program ``URL VERSION TOPIC`` that subscribes to ``TOPIC/#``, publishe
 skipped, saying why, or fails where ``CI`` is set.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.java_clients import CACHE, JAVA_OPTIONS, need
+from tests.support.building import CACHE, digest_of, filled
+from tests.support.java_clients import JAVA_OPTIONS, need
 
 SOURCES = Path(__file__).resolve().parent.parent / "interop" / "mqtt_clients"
 BUILD_S_MAX = 600
@@ -119,21 +119,19 @@ def built(
     name: str, files: Sequence[Path], commands: Callable[[Path], Sequence[Sequence[str]]]
 ) -> Path:
     """The folder where *files* were built by *commands*; the first call of a version builds."""
-    digest = hashlib.sha256(b"".join([path.read_bytes() for path in files])).hexdigest()[:16]
-    folder = CACHE / f"mqtt-{name}-{digest}"
-    if (folder / "done").exists():
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        shutil.copy(path, folder / path.name)
-    for command in commands(folder):
-        built = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S_MAX
-        )
-        if built.returncode != 0:
-            reason = f"{name} could not be built:\n{(built.stdout + built.stderr)[-3000:]}"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(reason)
-    (folder / "done").touch()
-    return folder
+    folder = CACHE / f"mqtt-{name}-{digest_of(files)}"
+
+    def build() -> None:
+        for path in files:
+            shutil.copy(path, folder / path.name)
+        for command in commands(folder):
+            built = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S_MAX
+            )
+            if built.returncode != 0:
+                reason = f"{name} could not be built:\n{(built.stdout + built.stderr)[-3000:]}"
+                if os.environ.get("CI"):
+                    pytest.fail(reason)
+                pytest.skip(reason)
+
+    return filled(folder, build)

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.building import CACHE, filled
+
 REQUIREMENT = "rocketmq-python-client==5.1.2"
-FOLDER = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
+FOLDER = CACHE / REQUIREMENT
 INSTALL_S_MAX = 240
 RUN_S_MAX = 240
 
@@ -29,13 +31,13 @@ def client_python() -> Path:
 
     Skips the test when it cannot be made (no registry), and fails it where CI is set.
     """
-    folder = FOLDER / "rocketmq-python-client"
-    python = folder / "bin" / "python"
-    marker = folder / f"{REQUIREMENT}.installed"
-    if marker.exists() or _has_client(python, marker):
-        return python
+    return filled(FOLDER, _install) / "bin" / "python"
+
+
+def _install() -> None:
+    python = FOLDER / "bin" / "python"
     try:
-        venv.create(folder, with_pip=True, clear=True)
+        venv.create(FOLDER, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "-q", REQUIREMENT]
         subprocess.run(install, check=True, timeout=INSTALL_S_MAX, capture_output=True, text=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -43,17 +45,6 @@ def client_python() -> Path:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    marker.touch()
-    return python
-
-
-def _has_client(python: Path, marker: Path) -> bool:
-    if not python.exists():
-        return False
-    found = subprocess.run([str(python), "-c", "import rocketmq"], capture_output=True)
-    if found.returncode == 0:
-        marker.touch()
-    return found.returncode == 0
 
 
 def run_case(

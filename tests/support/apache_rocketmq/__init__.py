@@ -18,9 +18,10 @@ from typing import Self
 import pytest
 
 from tests.support import java_clients
+from tests.support.building import CACHE, filled
 
 VERSION = "5.4.0"
-JARS = Path.home() / ".cache" / "tidegate" / f"rocketmq-{VERSION}"
+JARS = CACHE / f"rocketmq-{VERSION}"
 START_S_MAX = 180.0
 PORTS = (12_000, 32_000)
 """Where its servers listen."""
@@ -73,8 +74,10 @@ def require(*programs: str) -> None:
 
 def fetch_jars() -> None:
     """Copy the jars of the pom beside this file into the cache, unless they are there."""
-    if any(JARS.glob("rocketmq-broker-*.jar")):
-        return
+    filled(JARS, _fetch_jars)
+
+
+def _fetch_jars() -> None:
     if shutil.which("mvn") is None:
         if os.environ.get("CI"):
             pytest.fail("Maven is not installed and the RocketMQ jars are not cached")
