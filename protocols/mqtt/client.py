@@ -35,8 +35,8 @@ from protocols.mqtt.events import (
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import ANSWERS_S_MAX, LINGER_S, Front
 from protocols.mqtt.inbound import Inbound
-from protocols.mqtt.leaving import say_goodbye, tell_offline
-from protocols.mqtt.leftovers import put_aside, take_up
+from protocols.mqtt.leaving import Leaving
+from protocols.mqtt.leftovers import take_up
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.opening import (
     UNOPENED,
@@ -61,9 +61,7 @@ from protocols.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.proving import Proving
-from protocols.mqtt.records import SessionRecord
 from protocols.mqtt.subscribing import Subscriber, unasked
 from protocols.mqtt.tracing import trace_events, trace_refusal
 from protocols.tasks import IDLE, Signal
@@ -98,44 +96,26 @@ class Client:
         self._is_busy = False
         self._is_congested = False
         self._is_gone = False
-        self._is_taken = False
-        self._is_leaving = False
-        self._sends_will = True
-        self._why = ""
-        self._connected_ms = 0
-        self._expiry_s = -1
+        self._leaving = Leaving(front, self.driver)
         self._idle = IDLE
-        self._has_left = False
-        self._left: Signal | None = None
-        """Made by who waits for it."""
-
-        self._forget: Callable[[], None] | None = None
-        """Takes it out of the table of clients."""
 
     # ── Owner, and the operator's hand ──────────────────────────────────────────────────
 
     def take_over(self) -> None:
         """The client id is another connection's now [MQTT-3.1.4-3]. One that is leaving writes its
         end down first: an orderly DISCONNECT has no will."""
-        if self._is_leaving and not self._is_taken:
+        if self._leaving.is_begun and not self._leaving.is_taken:
             self._withdraw(is_taken=True)
             return
-        self._is_taken = True
+        self._leaving.is_taken = True
         self.end(Reason.SESSION_TAKEN_OVER, "taken over by another connection")
 
     async def left(self) -> None:
-        if not self._has_left:
-            self._left = self._left or Signal()
-            await self._left.wait()
-
-    def _tell_left(self) -> None:
-        self._has_left = True
-        if self._left is not None:
-            self._left.set()
+        await self._leaving.done()
 
     def end(self, reason: Reason, text: str, properties: PacketProperties = ()) -> None:
         """Close from our side; a 5.0 client is told *reason*."""
-        self._why = self._why or text
+        self._leaving.because(text)
         if not self.connection.is_closing:
             logger.info("client %s: %s", self._name, text)
             self.connection.fail(reason, text, properties=properties)
@@ -160,12 +140,12 @@ class Client:
 
     def shut_down(self) -> None:
         """The gateway stops: no will, the session stays for the next gateway."""
-        self._sends_will = False
+        self._leaving.sends_will = False
         self.end(Reason.SERVER_SHUTTING_DOWN, "the gateway stops")
 
     def move(self) -> None:
         """The gateway drains: as at its end, and a 5.0 client hears where to go."""
-        self._sends_will = False
+        self._leaving.sends_will = False
         elsewhere = server_reference(self.front)
         self.end(Reason.SERVER_MOVED, "sent to another gateway", elsewhere)
 
@@ -198,7 +178,7 @@ class Client:
     def _end_at_fault(self, error: PacketError) -> None:
         """Nothing that came behind it is looked at, a DISCONNECT neither."""
         self._waiting.clear()
-        self._sends_will = True
+        self._leaving.sends_will = True
         self.end(error.reason, str(error))
 
     def _handle_one(self, event: Event) -> None:
@@ -213,12 +193,10 @@ class Client:
             else:
                 self._in_order(event)
         elif isinstance(event, Lost):
-            self._why = self._why or event.text
+            self._leaving.because(event.text)
             logger.info("client %s: %s", self._name, event.text)
         elif isinstance(event, Disconnect):
-            self._why = f"disconnected (0x{event.reason:02X})"
-            self._sends_will = event.reason != 0  # [MQTT-3.14.4-3]
-            self._expiry_s = find_int(event.properties, Property.SESSION_EXPIRY, -1)
+            self._leaving.said(event)
         elif isinstance(event, Connect):
             self._opening = self.front.tasks.start(self._open(event), name="open")
         elif isinstance(event, Auth):
@@ -306,7 +284,7 @@ class Client:
                 await self._open_in_turn(caller, proved)
         finally:
             if self.opened is None:
-                self._tell_left()
+                self._leaving.is_done()
             self._opening = None
 
     async def _open_in_turn(self, caller: Caller, proved: Proved) -> None:
@@ -325,7 +303,7 @@ class Client:
                 return
             self.opened = agreed.opened
             self.opened.holder = self
-            if self._is_taken or self.connection.is_closing:
+            if self._leaving.is_taken or self.connection.is_closing:
                 self._leave()
             elif self._is_gone:  # what it sent behind CONNECT counts, its DISCONNECT too
                 accept(self.front, self.connection, agreed)
@@ -348,10 +326,10 @@ class Client:
     def _welcome(self, connect: Connect, agreed: Agreed) -> None:
         """CONNACK, then what an earlier connection left open, then what came behind CONNECT."""
         opened, record = agreed.opened, agreed.opened.owned.record
-        self._connected_ms = clock.wall_ms()
+        now_ms = clock.wall_ms()
         kick = partial(self.end, Reason.ADMINISTRATIVE_ACTION, "kicked")
-        info = opened.info(self._connected_ms)
-        self._forget = self.front.services.clients.joined(info, kick, self.move)
+        info = opened.info(now_ms)
+        self._leaving.joined(now_ms, self.front.services.clients.joined(info, kick, self.move))
         accept(self.front, self.connection, agreed)
         if self.front.presence is not None:
             self.front.presence.online(record, connect, self.driver.peer)
@@ -453,9 +431,9 @@ class Client:
 
     def _leave(self) -> None:
         """Begin to let the session go, once."""
-        if not self._is_leaving and self.opened is not None:
-            self._is_leaving = True
-            self._withdraw(is_taken=self._is_taken)
+        if not self._leaving.is_begun and self.opened is not None:
+            self._leaving.is_begun = True
+            self._withdraw(is_taken=self._leaving.is_taken)
             self.front.leaving.start(self._let_go(self.opened), name="leave")
 
     def _withdraw(self, *, is_taken: bool) -> None:
@@ -465,33 +443,12 @@ class Client:
             self.front.services.pipeline.withdraw(self.opened.call, is_taken=is_taken)
 
     async def _let_go(self, opened: Opened) -> None:
-        if self._forget is not None:
-            self._forget()
-            self._forget = None
-        self.front.board.unfollow(opened)
-        try:
-            await self._idle.wait()
-            await put_aside(opened, is_lasting=self._last_record(opened).expiry_s > 0)
-            await opened.close_feeds()
-        except Refused as error:
-            logger.warning("client %s: %s", opened.call.client_id, error)
-        tell_offline(
-            self.front,
-            opened,
-            self.driver.peer,
-            self._why or "connection lost",
-            connected_ms=self._connected_ms,
-            heard_at=self.driver.heard_at,
-        )
-        if not self._is_taken:
-            async with opened.saving:  # and nobody writes afterwards
-                record = self._last_record(opened)
-                await say_goodbye(self.front, opened, record, sends_will=self._sends_will)
+        await self._leaving.release(opened, self._idle)
+        await self._leaving.write_down(opened, partial(self._received, opened))
         self.front.sessions.let_go(opened.owned, self, opened.call)
-        self._tell_left()
+        self._leaving.is_done()
         opened.parted()
         self._inbound = self._outbox = None
 
-    def _last_record(self, opened: Opened) -> SessionRecord:
-        received = self._inbound.received if self._inbound is not None else opened.owned.received
-        return opened.last_record(received, self._expiry_s)
+    def _received(self, opened: Opened) -> tuple[int, ...]:
+        return opened.owned.received if self._inbound is None else self._inbound.received
