@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -50,15 +51,34 @@ class AclFile:
         for entry in self._users.get(user, ()):
             if (verdict := _judge(entry.access, entry.topic, facts)) is not None:
                 return verdict, entry.line
-        if any(sign in facts.client_id + user for sign in "+#"):
+        values = {"c": facts.client_id, "u": user, "n": facts.certificate_name}
+        if any(sign in "".join(values.values()) for sign in "+#"):
             return False, 0  # would turn a pattern into a wildcard
         for entry in self._patterns:
-            if "%u" in entry.topic and not user:
-                continue
-            topic = entry.topic.replace("%c", facts.client_id).replace("%u", user)
-            if (verdict := _judge(entry.access, topic, facts)) is not None:
+            topic = _filled(entry.topic, values)
+            if topic and (verdict := _judge(entry.access, topic, facts)) is not None:
                 return verdict, entry.line
         return False, 0
+
+
+PLACEHOLDERS: Final = {
+    "%c": "c",
+    "%u": "u",
+    "${clientid}": "c",
+    "${username}": "u",
+    "${cert_common_name}": "n",
+}
+"""Those of ``acl`` too: with them a file may say all that a rule can (Mosquitto has two)."""
+
+_PLACEHOLDER: Final = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
+
+
+def _filled(pattern: str, values: Mapping[str, str]) -> str:
+    """*pattern* with its placeholders filled in; empty: the client has no such name."""
+    used = {PLACEHOLDERS[found] for found in _PLACEHOLDER.findall(pattern)}
+    if not all(values[name] for name in used):
+        return ""
+    return _PLACEHOLDER.sub(lambda found: values[PLACEHOLDERS[found[0]]], pattern)
 
 
 def _judge(access: int, topic: str, facts: Facts) -> bool | None:

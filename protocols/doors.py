@@ -10,7 +10,6 @@ import errno
 import ipaddress
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -263,13 +262,21 @@ class Door:
                 ssl=tls,
                 ssl_handshake_timeout=self._handshake_s_max if tls else None,
             )
-        except (OSError, ssl.SSLError, TimeoutError) as error:
-            self._failed["tls"].inc()
-            logger.info("listener %s: %s: no handshake: %s", self._name, address, error)
+        except OSError as error:
+            self._tell_failed(address, error)
             accepted.close()
         except BaseException:
             accepted.close()
             raise
+
+    def _tell_failed(self, address: str, error: OSError) -> None:
+        """A handshake; a load balancer's own connection (health check) may end without one."""
+        found = proxying.proxied.get()
+        if found is not None and not found.peer and isinstance(error, ConnectionError):
+            return
+        self._failed["tls"].inc()
+        reason = error or f"not within {self._handshake_s_max:g} s, or closed"
+        logger.info("listener %s: %s: no handshake: %s", self._name, address, reason)
 
     async def _has_header(self, accepted: socket.socket, address: str) -> bool:
         """Read the PROXY header, and say to the protocol object to come who is behind it."""

@@ -9,6 +9,8 @@ meanwhile is looked at again.
 import logging
 import os
 import ssl
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self, cast
 
@@ -131,20 +133,40 @@ class TellingObject(ssl.SSLObject):
             raise ssl.SSLWantReadError from error
 
 
+WRONG: Final = {
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "no PEM of certificates or revocation lists",
+    None: "no PEM of a certificate and of a key without a password",
+}
+"""OpenSSL's reasons; it has none for what it cannot read."""
+
+
+def _load(load: Callable[..., object], *files: Path) -> None:
+    """Raises OSError, with the names of the files and what is wrong with them."""
+    for file in files:
+        file.open("rb").close()
+    try:
+        load(*files)
+    except ssl.SSLError as error:
+        names = " and ".join(map(str, files))
+        raise OSError(f"{names}: {WRONG.get(error.reason, error)}") from error
+
+
 def make_context(settings: TlsSettings, alpn: tuple[str, ...] = ()) -> ssl.SSLContext:
-    """Server side. Raises OSError (``ssl.SSLError`` is one) if a file is missing or wrong."""
+    """Server side. Raises OSError if a file is missing or wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = TellingObject
     context.minimum_version = VERSIONS[settings.min_version]
-    context.load_cert_chain(settings.cert, settings.key)
+    # "" instead of OpenSSL's question at the terminal
+    _load(partial(context.load_cert_chain, password=""), settings.cert, settings.key)
     if alpn:
         context.set_alpn_protocols(list(alpn))
     if settings.client_ca is not None:
-        context.load_verify_locations(settings.client_ca)
+        _load(context.load_verify_locations, settings.client_ca)
         is_required = settings.client_cert == "required"
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
         if settings.crl is not None:
-            context.load_verify_locations(settings.crl)
+            _load(context.load_verify_locations, settings.crl)
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context
 
@@ -174,7 +196,7 @@ class Certificates:
             self.context = make_context(self._settings, self._alpn)
         except OSError as error:
             self.failure_count += 1
-            logger.error("%s not taken: %s; the old one stays", self._settings.cert, error)
+            logger.error("certificate not taken, the old one stays: %s", error)
             return False
         self.reload_count += 1
         logger.info("certificate %s read again", self._settings.cert)

@@ -90,7 +90,7 @@ class HttpAuthenticator:
                     self._config.url, data=question, allow_redirects=False
                 ) as answer:
                     if answer.status == 204:
-                        return Identity(name=_name(credentials))
+                        return _identity({"result": "allow"}, credentials)
                     if answer.status != 200:
                         _complain(answer.status)
                         return None
@@ -120,8 +120,10 @@ def _identity(answer: Any, credentials: Credentials) -> Identity | None:
     if not isinstance(answer, dict) or answer.get("result") != "allow":
         return None
     expires = answer.get("expire_at")
+    name = str(answer.get("username") or _name(credentials))
     identity = Identity(
-        name=str(answer.get("username") or _name(credentials)),
+        name=name or "anonymous",
+        is_anonymous=not name,
         roles=roles_of(answer.get("roles")),
         expires_at_ms=int(float(expires) * 1000) if expires else 0,
         rights=rights_of(answer.get("acl")),
@@ -130,7 +132,8 @@ def _identity(answer: Any, credentials: Credentials) -> Identity | None:
 
 
 def _name(credentials: Credentials) -> str:
-    return credentials.user or credentials.certificate_name or credentials.client_id or "anonymous"
+    """Not the client id: whoever may come without a name would choose whose rights it has."""
+    return credentials.user or credentials.certificate_name
 
 
 def _is_over(identity: Identity | None) -> bool:

@@ -99,7 +99,8 @@ class HttpAuthConfig(ConfigModel):
 
     It answers 204 (yes), or 200 with ``{"result": "allow"}`` and, if it likes, ``username``,
     ``roles``, ``acl`` (as in a token) and ``expire_at`` (seconds since 1970). Everything else, late
-    answers included, is a no.
+    answers included, is a no. Who is let in without a name, of its own, of its certificate or of
+    the answer, is ``anonymous``.
     """
 
     type: Literal["http"]

@@ -167,6 +167,7 @@ def _delay(topic: str) -> tuple[int, str]:
     """Of ``$delayed/<seconds>/<topic>``. Raises PacketError."""
     seconds, separator, rest = topic[len(DELAYED) :].partition("/")
     is_number = seconds.isascii() and seconds.isdigit() and len(seconds) <= 7
-    if not separator or not rest or not is_number or int(seconds) > DELAY_S_MAX:
+    is_once = separator and rest and not rest.startswith(DELAYED)  # one delay, not two
+    if not is_once or not is_number or int(seconds) > DELAY_S_MAX:
         raise PacketError(Reason.TOPIC_NAME_INVALID, f"'{topic}' is no $delayed/<seconds>/<topic>")
     return int(seconds), rest

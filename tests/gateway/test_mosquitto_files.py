@@ -27,6 +27,7 @@ topic read #
 pattern write $SYS/broker/connection/%c/state
 pattern readwrite dev/%u/%c/#
 pattern deny dev/+/+/locked
+pattern write ${username}/${clientid}/x${cert_common_name}
 """
 
 
@@ -37,9 +38,15 @@ def acl(tmp_path: Path) -> Acl:
     return Acl(None, file=read_acl_file(path))
 
 
-def call(name: str, client_id: str = "c1") -> Call:
+def call(name: str, client_id: str = "c1", certificate: str = "") -> Call:
     identity = Identity(name=name, is_anonymous=name == "anonymous")
-    return Call(protocol="mqtt", listener="mqtt", identity=identity, client_id=client_id)
+    return Call(
+        protocol="mqtt",
+        listener="mqtt",
+        identity=identity,
+        client_id=client_id,
+        certificate_name=certificate,
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,10 +93,22 @@ def test_lines_mean_what_they_mean_to_mosquitto(
     assert acl.is_allowed(call(who), operation, subject=topic) is expected
 
 
+@pytest.mark.parametrize(
+    ("certificate", "topic", "expected"),
+    [("cn", "roger/c1/xcn", True), ("cn", "roger/c1/xcm", False), ("", "roger/c1/x", False)],
+)
+def test_placeholders_of_rules_stand_in_a_file_too(
+    acl: Acl, certificate: str, topic: str, expected: bool
+) -> None:
+    """A pattern that wants a name which the client has not says nothing."""
+    assert acl.is_allowed(call("roger", "c1", certificate), "publish", subject=topic) is expected
+
+
 def test_wildcards_in_names_turn_no_pattern(acl: Acl) -> None:
     """A client id or user name with ``+`` or ``#`` gets nothing from patterns."""
     assert not acl.is_allowed(call("roger", "+"), "publish", subject="dev/roger/c9/t")
     assert not acl.is_allowed(call("#", "c1"), "publish", subject="dev/x/c1/t")
+    assert not acl.is_allowed(call("roger", "c1", "+"), "publish", subject="roger/c1/x9")
 
 
 def test_deliveries_are_judged_with_a_file(acl: Acl) -> None:

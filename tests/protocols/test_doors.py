@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
+from protocols import proxying
 from protocols.canonical import Identity
 from protocols.doors import Door, DoorSettings, open_door
 from protocols.driver import BACKLOG
@@ -19,7 +22,7 @@ from protocols.mqtt.adapter import MqttAdapter
 from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.packets import V5, Connect
 from protocols.pipeline import Credentials
-from protocols.tls import TlsSettings
+from protocols.tls import TlsSettings, make_context
 from tests.support.certificates import Authority, Pair
 from tests.support.fake_services import FakeServices
 from tests.support.mqtt_client import MqttClient
@@ -252,6 +255,52 @@ async def test_tls_behind_a_proxy_header(authority: Authority) -> None:
         assert (await reader.read(1))[:1] == b"\x20"
         writer.transport.abort()
         assert made.seen[0].peer == "203.0.113.9:50000"
+
+
+@pytest.mark.parametrize(("sender", "failures"), [("LOCAL", 0), ("TCP4 1.2.3.4 1.2.3.4 5 6", 1)])
+async def test_a_health_check_may_leave_without_a_handshake(
+    authority: Authority, sender: str, failures: int
+) -> None:
+    """A client that does is counted."""
+    server = authority.issue("server", ("CN", "localhost"))
+    header = f"PROXY {sender}\r\n".encode()
+    if sender == "LOCAL":
+        header = proxying.SIGNATURE + b"\x20\x00\x00\x00"
+    async with site(proxy_protocol=True, tls={"cert": server.cert, "key": server.key}) as made:
+        reader, writer = await asyncio.open_connection(*made.address)
+        writer.write(header)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        assert made.services.metrics.value("connections_failed") == failures
+
+
+def test_what_is_wrong_with_a_file_is_said_with_its_name(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """Missing, no PEM, of another pair, behind a password (nobody is asked for one)."""
+    good, other = (authority.issue(name, ("CN", name)) for name in ("good", "other"))
+    garbage, locked = tmp_path / "garbage.pem", tmp_path / "locked.key"
+    garbage.write_text("garbage")
+    key = serialization.load_pem_private_key(Path(good.key).read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    wrong = [
+        ({"cert": "gone.pem", "key": good.key}, "gone.pem"),
+        ({"cert": garbage, "key": good.key}, "garbage.pem and .*: no PEM of a certificate"),
+        ({"cert": good.cert, "key": locked}, "locked.key: .*without a password"),
+        ({"cert": good.cert, "key": other.key}, "other.key: the key is not that of"),
+        ({"cert": good.cert, "key": good.key, "client_ca": garbage}, "garbage.pem: no PEM of"),
+    ]
+    for files, said in wrong:
+        with pytest.raises(OSError, match=said):
+            make_context(TlsSettings.model_validate(files))
 
 
 async def test_connections_above_the_rate_wait_in_the_kernel() -> None:

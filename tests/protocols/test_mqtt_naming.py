@@ -70,7 +70,7 @@ def test_names_are_rewritten_then_mounted() -> None:
 @pytest.mark.parametrize(
     "topic",
     ["$delayed/x/t", "$delayed/-1/t", "$delayed/5", "$delayed/5/", "$delayed//t",
-     "$delayed/4294968/t", "$delayed/٣/t"],
+     "$delayed/4294968/t", "$delayed/٣/t", "$delayed/1/$delayed/1/t"],
 )  # fmt: skip
 def test_what_is_no_delay(topic: str) -> None:
     with pytest.raises(PacketError):
