@@ -372,7 +372,7 @@ class Client:
             self._is_congested = True
             self._set_reading()
             pipeline.when_clear(self._clear, call)
-        elif self.connection.unanswered_count > self._receive_max:
+        elif self.connection.incoming.unanswered_count > self._receive_max:
             self._set_reading()
 
     def answered(self) -> None:
@@ -387,7 +387,7 @@ class Client:
 
     def _set_reading(self) -> None:
         connection = self.connection
-        is_full = connection.unanswered_count > self._receive_max
+        is_full = connection.incoming.unanswered_count > self._receive_max
         is_late = connection.is_behind or len(self._waiting) > WAITING_EVENTS_MAX
         connection.is_deaf = is_full or is_late or self._is_congested
         if connection.is_deaf:
@@ -407,7 +407,7 @@ class Client:
 
     def _half_closed(self, driver: Driver[Event]) -> bool:
         """True: what it asked for before is still to be answered."""
-        if self._opening is not None or self._is_busy or self.connection.unanswered_count:
+        if self._opening is not None or self._is_busy or self.connection.incoming.unanswered_count:
             self.front.tasks.start(self._answer_out(), name="half-closed")
             return True
         return False

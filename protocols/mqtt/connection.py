@@ -5,11 +5,8 @@ Knows order and time; opens no socket, reads no clock. PING is answered here, to
 resolved here, and whatever the peer does wrong ends here, in the words of its version.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from protocols.canonical import Head, Message
-from protocols.message_runs import MessageRun
 from protocols.mqtt.auth_turns import BEFORE_CONNACK, AuthTurns
 from protocols.mqtt.codec import (
     MISNAMED,
@@ -18,10 +15,9 @@ from protocols.mqtt.codec import (
     find_body,
     peek_version,
     take_pubacks,
-    take_publishes,
 )
 from protocols.mqtt.encoder import PINGRESP, encode_packet, encode_puback_run
-from protocols.mqtt.events import OVERRUN, Acked, Behind, Event, Lost, Overrun, PublishRun
+from protocols.mqtt.events import Acked, Behind, Event, Lost, Overrun
 from protocols.mqtt.fields import (
     OverrunError,
     PacketError,
@@ -29,6 +25,7 @@ from protocols.mqtt.fields import (
     malformed,
     protocol_error,
 )
+from protocols.mqtt.incoming import Incoming
 from protocols.mqtt.mapping import Heads
 from protocols.mqtt.packets import (
     V5,
@@ -52,14 +49,12 @@ from protocols.mqtt.packets import (
     Unsubscribe,
 )
 from protocols.mqtt.properties import Property, find_int, find_str
-from protocols.mqtt.publish_rows import messages_of, take_rows
 from protocols.mqtt.states import (
     ALLOWED,
     CLIENT_DISCONNECT_REASONS,
     SERVER_ONLY,
     Limits,
     State,
-    run_firsts,
 )
 from protocols.tuples import new_tuple
 
@@ -71,9 +66,6 @@ EARLY_BYTES_HIGH: Final = 1 << 15
 
 TURN_PACKETS_MAX: Final = 1100
 """Packets or runs in a turn: one over a Receive Maximum is seen before the others are told."""
-
-NO_HEADS: Final = Heads("")
-"""Before CONNACK nobody publishes."""
 
 
 class MqttConnection:
@@ -87,15 +79,9 @@ class MqttConnection:
         self.state = State.AWAITING_CONNECT
         self.deadline: float | None = now + limits.connect_s_max
         self.version = V311
-        self.unanswered_count = 0
-        """QoS 1 publishes handed out and not acknowledged yet."""
-
-        self.open_qos2: set[int] = set()
-        """Packet ids of QoS 2 publishes between PUBLISH and PUBCOMP."""
-
+        self.incoming = Incoming(limits)
         self.is_bridge = False
         self.refused: Reason | None = None
-        self.heads = NO_HEADS
         self.auth: AuthTurns | None = None
         """Of a client that named a method."""
 
@@ -106,10 +92,8 @@ class MqttConnection:
         """What it said waits here: it is not to be read."""
 
         self._limits = limits
-        self._run_firsts = run_firsts(limits)
         self._silence_s_max = 0.0
         self._session_expiry_s = 0
-        self._aliases: dict[int, str] = {}
         self._rest = bytearray()
         self._needed = 0
         self._out: list[bytes] = []
@@ -170,7 +154,7 @@ class MqttConnection:
         self.state = State.CONNECTED
         if self.auth is not None:
             self.auth.end()
-        self.heads = heads
+        self.incoming.heads = heads
         self._silence_s_max = keep_alive_s * 1.5  # [MQTT-3.1.2-22]
         self.deadline = now + self._silence_s_max if keep_alive_s else None
         self._out.append(encode_packet(connack, self.version))
@@ -197,7 +181,7 @@ class MqttConnection:
 
     def acknowledge(self, packet_ids: bytes) -> None:
         """PUBACK a run, two bytes each; its ids are free again."""
-        self.unanswered_count -= len(packet_ids) >> 1
+        self.incoming.unanswered_count -= len(packet_ids) >> 1
         self.queue(encode_puback_run(packet_ids))
 
     def fail(
@@ -280,8 +264,8 @@ class MqttConnection:
         """Eat one packet or one run; the same position: nothing is whole."""
         first = data[position]
         if self.state is State.CONNECTED:
-            if first in self._run_firsts:
-                stop = self._take_publishes(data, position, events)
+            if first in self.incoming.firsts:
+                stop = self.incoming.take(data, position, self.version, events)
                 if stop > position:
                     return stop
             elif first == 0x40:
@@ -308,72 +292,6 @@ class MqttConnection:
             return position
         self._accept(self._decode(data, position, start, end), events)
         return end
-
-    def _take_publishes(self, data: bytes, position: int, events: list[Event]) -> int:
-        table, is_v5 = self.heads.tables[data[position] & 3], self.version == V5
-        taken = take_rows(data, position, table, is_v5, self._limits.packet_bytes_max)
-        if taken is not None:
-            if self._is_overrun_by(len(taken.packet_ids) >> 1):
-                self._run_firsts = b""  # look at each
-                return position
-            self.unanswered_count += len(taken.packet_ids) >> 1
-            run = MessageRun(taken.head, taken.payloads)
-            events.append(new_tuple(PublishRun, (run, taken.packet_ids)))
-            return taken.stop
-        spans: list[tuple[Head, int]] = []
-        bodies: list[bytes] = []
-        packet_ids: list[bytes] = []
-        stop, learned_at = position, -1
-        while True:
-            stop = take_publishes(
-                data,
-                stop,
-                self.heads.tables[data[position] & 3],
-                is_v5,
-                self._limits.packet_bytes_max,
-                spans,
-                bodies,
-                packet_ids,
-            )
-            if stop == learned_at or not self._learn_topic(data, stop, data[position]):
-                break
-            learned_at = stop
-        if bodies:
-            if self._is_overrun_by(len(packet_ids)):
-                self._run_firsts = b""  # look at each
-                return position
-            self.unanswered_count += len(packet_ids)
-            if len(spans) == 1:
-                messages: Sequence[Message] = MessageRun(spans[0][0], bodies)
-            else:
-                messages = messages_of(spans, bodies)
-            events.append(new_tuple(PublishRun, (messages, b"".join(packet_ids))))
-        return stop
-
-    def _learn_topic(self, data: bytes, position: int, first: int) -> bool:
-        """
-        Whether the run may go on: a topic that is new stopped it, and has a head now.
-
-        Whatever else is at *position* is left to those who say what is wrong with it.
-        """
-        if position >= len(data) or data[position] != first:
-            return False
-        start, end = find_body(data, position)
-        if not start or end > len(data) or end - position > self._limits.packet_bytes_max:
-            return False
-        try:
-            packet = decode_packet(data, position, start, end, self.version)
-            if not isinstance(packet, Publish) or packet.properties:
-                return False
-            self.heads.find(packet.topic, packet.qos, packet.retain)
-        except PacketError:
-            return False
-        return True
-
-    def _is_overrun_by(self, count: int) -> bool:
-        """Whether so many more are too many."""
-        unanswered_count = self.unanswered_count + len(self.open_qos2) + count
-        return self.version == V5 and unanswered_count > self._limits.receive_max
 
     def _check_size(self, data: bytes, position: int, start: int, end: int) -> None:
         """By the length field, before the body is waited for."""
@@ -424,7 +342,7 @@ class MqttConnection:
         if not isinstance(packet, ALLOWED[self.state]):
             raise protocol_error(f"{type(packet).__name__} while {self.state.name}")
         if isinstance(packet, Publish):
-            events.append(self._accept_publish(packet))
+            events.append(self.incoming.accept(packet, self.version))
         elif isinstance(packet, Puback):
             events.append(Acked([packet.packet_id]))
         elif isinstance(packet, Pingreq):
@@ -447,43 +365,6 @@ class MqttConnection:
             events.append(packet)
         elif isinstance(packet, Pubrec | Pubrel | Pubcomp | Subscribe | Unsubscribe):
             events.append(packet)
-
-    def _accept_publish(self, packet: Publish) -> Publish | PublishRun:
-        if self.version == V5 and packet.properties:
-            packet = self._resolve_alias(packet)
-        if packet.qos > self._limits.qos_max:  # [MQTT-3.2.2-11]
-            raise PacketError(Reason.QOS_NOT_SUPPORTED, f"a publish of QoS {packet.qos}")
-        if packet.retain and not self._limits.takes_retained:  # [MQTT-3.2.2-14]
-            raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "a retained publish")
-        is_new = packet.qos == 1 or (packet.qos == 2 and packet.packet_id not in self.open_qos2)
-        if is_new and self._is_overrun_by(1):
-            raise OverrunError(Reason.RECEIVE_MAXIMUM_EXCEEDED, OVERRUN)
-        if packet.qos == 2:
-            self.open_qos2.add(packet.packet_id)
-            return packet
-        self.unanswered_count += packet.qos
-        if packet.properties:
-            return packet
-        head = self.heads.find(packet.topic, packet.qos, packet.retain)
-        packet_ids = packet.packet_id.to_bytes(2, "big") if packet.qos else b""
-        return PublishRun(MessageRun(head, [packet.payload]), packet_ids)
-
-    def _resolve_alias(self, packet: Publish) -> Publish:
-        """[MQTT 5, 3.3.2.3.4]"""
-        properties = packet.properties
-        if find_int(properties, Property.SUBSCRIPTION_IDENTIFIER, 0):
-            raise protocol_error("a client's PUBLISH with a subscription identifier")
-        alias = find_int(properties, Property.TOPIC_ALIAS, -1)
-        if alias < 0:
-            return packet
-        if not 1 <= alias <= self._limits.topic_alias_max:
-            raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
-        topic = packet.topic or self._aliases.get(alias, "")
-        if not topic:
-            raise protocol_error(f"topic alias {alias} stands for nothing")
-        self._aliases[alias] = topic
-        kept = tuple(pair for pair in properties if pair[0] != Property.TOPIC_ALIAS)
-        return packet._replace(topic=topic, properties=kept)
 
     def _accept_disconnect(self, packet: Disconnect) -> Disconnect:
         expiry_s = find_int(packet.properties, Property.SESSION_EXPIRY, -1)

@@ -128,7 +128,7 @@ class Inbound:
         self, front: Front, connection: MqttConnection, opened: Opened, line: Line
     ) -> None:
         self._front = front
-        self._connection = connection
+        self._connection, self._incoming = connection, connection.incoming
         self._opened = opened
         self._line = line
         self._repeats = dict.fromkeys(opened.owned.received, 0)
@@ -199,8 +199,8 @@ class Inbound:
         messages = event.messages
         head = messages.head if type(messages) is MessageRun else messages[0].head
         if head.retain:  # all of a run have the same first byte
-            messages = clearing(messages, self._connection.heads)
-        if self._connection.heads.has_delayed:
+            messages = clearing(messages, self._incoming.heads)
+        if self._incoming.heads.has_delayed:
             messages = delayed(messages, wall_ms=clock.wall_ms())
         if self._is_structured and self._connection.version != V5:
             messages = from_structured(messages, is_implied=True)
@@ -221,7 +221,7 @@ class Inbound:
                 self._refuse_due()
             return
         connection = self._connection
-        was_full = connection.unanswered_count > self._receive_max
+        was_full = self._incoming.unanswered_count > self._receive_max
         if results.is_all_stored and not self._tells_unmatched:
             connection.acknowledge(packet_ids)
         else:
@@ -229,7 +229,7 @@ class Inbound:
                 result = results[index]
                 number = packet_ids[2 * index] << 8 | packet_ids[2 * index + 1]
                 self._answer(PUBACK, number, result.code, is_matched=result.matched_count > 0)
-            connection.unanswered_count -= len(packet_ids) >> 1
+            self._incoming.unanswered_count -= len(packet_ids) >> 1
         if self._refused:
             self._refuse_due()
         if was_full:
@@ -257,9 +257,9 @@ class Inbound:
             self._refused.append((due, packet, Reason.PAYLOAD_FORMAT_INVALID))
             self._refuse_due()
             return
-        head = self._connection.heads.find(packet.topic, packet.qos, packet.retain)
+        head = self._incoming.heads.find(packet.topic, packet.qos, packet.retain)
         if packet.retain and not packet.payload:
-            head = self._connection.heads.clearing(head)
+            head = self._incoming.heads.clearing(head)
         key = self._once_key(packet_id) if packet.qos == 2 else b""
         wall_ms = clock.wall_ms()
         message = message_of(head, packet.payload, packet.properties, wall_ms=wall_ms, once_key=key)
@@ -326,7 +326,7 @@ class Inbound:
             self._repeats[packet_id] = 1
         else:
             self._repeats.pop(packet_id, None)
-            self._connection.open_qos2.discard(packet_id)
+            self._incoming.open_qos2.discard(packet_id)
         self._answer(PUBREC, packet_id, code)
         if self._refused:
             self._refuse_due()
@@ -419,7 +419,7 @@ class Inbound:
         return lambda old: with_generations(old, numbers, wall_s=wall_s)
 
     def _complete(self, packet_id: int) -> None:
-        self._connection.open_qos2.discard(packet_id)
+        self._incoming.open_qos2.discard(packet_id)
         # of unknown ids too: they were released; 0x92 would be an error to some clients' callers
         self._answer(PUBCOMP, packet_id, Code.OK)
         self._line.answered()
@@ -456,9 +456,9 @@ class Inbound:
             _, packet, reason = self._refused.pop(0)
             self._front.refused.inc()
             if packet.qos == 1:
-                connection.unanswered_count -= 1
+                self._incoming.unanswered_count -= 1
             else:
-                connection.open_qos2.discard(packet.packet_id)
+                self._incoming.open_qos2.discard(packet.packet_id)
             first = PUBACK if packet.qos == 1 else PUBREC
             connection.queue(encode_ack(first, packet.packet_id, reason, connection.version))
             self._line.answered()

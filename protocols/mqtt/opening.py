@@ -137,7 +137,7 @@ async def open_session(
 def accept(front: Front, connection: MqttConnection, agreed: Agreed) -> None:
     """Queue CONNACK; packets are read from here on."""
     opened, now = agreed.opened, clock.monotonic()
-    connection.open_qos2.update(opened.owned.received)
+    connection.incoming.open_qos2.update(opened.owned.received)
     heads = Heads(
         opened.call.client_id,
         opened.naming,

@@ -387,7 +387,7 @@ def test_answered_publishes_do_not_count() -> None:
         packet_id = number.to_bytes(2, "big")
         connection.receive_data(wire_of(Publish("a", b"", 1, packet_id=number)), now=0.0)
         connection.acknowledge(packet_id)
-    assert connection.unanswered_count == 0
+    assert connection.incoming.unanswered_count == 0
     assert not connection.is_closing
 
 

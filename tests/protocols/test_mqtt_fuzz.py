@@ -175,7 +175,7 @@ def test_what_is_kept_is_bounded(pieces: list[bytes], is_connected: bool) -> Non
     connection = MqttConnection(LIMITS, now=0.0)
     if is_connected:
         connection.receive_data(encode_packet(Connect(V5, "c"), V5), now=0.0)
-        connection.accept(Connack(), connection.heads, keep_alive_s=0, now=0.0)
+        connection.accept(Connack(), connection.incoming.heads, keep_alive_s=0, now=0.0)
     for piece in pieces:
         connection.receive_data(b"\x30\xe0\x07" + piece, now=0.0)
         assert len(connection._rest) <= max(LIMITS.packet_bytes_max, LIMITS.connect_bytes_max)
