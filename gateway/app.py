@@ -202,7 +202,7 @@ class Gateway:
             from gateway.admin.server import AdminServer
 
             access = Access(
-                name, self._rules, self._rules, is_open=not has_users(self.loaded.config)
+                name, self._rules, self._rules, is_open=lambda: not has_users(self.loaded.config)
             )
             self.admin = AdminServer(
                 gateway=self.loaded.config.name,

@@ -78,6 +78,9 @@ class Bans:
         self._directory = directory
         self._clients = clients
         self._bans: dict[str, tuple[Ban, int]] = {}
+        self._writing: dict[str, Ban] = {}
+        """On their way to the directory: in force here meanwhile, so that who flaps stays out."""
+
         self._networks: dict[str, tuple[Network, Ban]] = {}
         self._tasks = Tasks("bans")
         self._undo = directory.watch(PREFIX, self._changed)
@@ -96,14 +99,14 @@ class Bans:
         self, *, peer: str, tenant: str = "", client_id: str = "", user: str = ""
     ) -> Ban | None:
         """The ban that holds for such a connection now."""
-        if not self._bans:
+        if not self._bans and not self._writing:
             return None
         now_ms = clock.wall_ms()
         for kind, value in (("client", client_id), ("user", user)):
             for of in {tenant, ""} if value else ():
-                found = self._bans.get(f"{PREFIX}{kind}/{of}/{value}")
-                if found is not None and not found[0].is_over(now_ms):
-                    return found[0]
+                found = self._known(f"{PREFIX}{kind}/{of}/{value}")
+                if found is not None and not found.is_over(now_ms):
+                    return found
         return self._find_address(peer, now_ms)
 
     def find_call(self, call: Call) -> Ban | None:
@@ -135,7 +138,11 @@ class Bans:
                 raise Refused(Code.TOO_MANY_REQUESTS, ban.value, f"{NETWORKS_MAX} ranges already")
         if len(self._bans) >= BANS_MAX and ban.key not in self._bans:
             raise Refused(Code.TOO_MANY_REQUESTS, ban.value, f"{BANS_MAX} bans already")
-        await self._directory.put([Put(ban.key, msgspec.msgpack.encode(ban))])
+        self._writing[ban.key] = ban
+        try:
+            await self._directory.put([Put(ban.key, msgspec.msgpack.encode(ban))])
+        finally:
+            self._writing.pop(ban.key, None)
         return ban
 
     async def remove(self, kind: str, value: str, tenant: str = "") -> bool:
@@ -150,13 +157,17 @@ class Bans:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
+    def _known(self, key: str) -> Ban | None:
+        found = self._bans.get(key)
+        return found[0] if found is not None else self._writing.get(key)
+
     def _find_address(self, peer: str, now_ms: int) -> Ban | None:
         address = address_of(peer)
         if address is None:
             return None
-        found = self._bans.get(f"{PREFIX}ip//{address}")
-        if found is not None and not found[0].is_over(now_ms):
-            return found[0]
+        found = self._known(f"{PREFIX}ip//{address}")
+        if found is not None and not found.is_over(now_ms):
+            return found
         for network, ban in self._networks.values():
             if address in network and not ban.is_over(now_ms):
                 return ban

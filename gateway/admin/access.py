@@ -10,7 +10,7 @@ import base64
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from protocols import clock
@@ -32,9 +32,10 @@ class Access:
         authenticator: Authenticator,
         permission: Permission,
         *,
-        is_open: bool,
+        is_open: Callable[[], bool],
     ) -> None:
-        self.token = secrets.token_urlsafe(24) if is_open else ""
+        """*is_open*: whether there are no users, which a reload may change."""
+        self.token = secrets.token_urlsafe(24) if is_open() else ""
         """Good once, in the console URL; good as a bearer token until then."""
 
         self._listener = listener
@@ -45,7 +46,11 @@ class Access:
 
     def open_session(self, token: str) -> str:
         """The cookie for a right one-time token, which is spent by this; empty otherwise."""
-        if not self.token or not hmac.compare_digest(token.encode(), self.token.encode()):
+        if (
+            not self.token
+            or not self._is_open()
+            or not hmac.compare_digest(token.encode(), self.token.encode())
+        ):
             return ""
         self.token = ""
         now = clock.monotonic()
@@ -58,7 +63,7 @@ class Access:
 
     def may_read(self, host: str) -> bool:
         """Without credentials: on a laptop, under a loopback name."""
-        return self._is_open and is_loopback_name(host)
+        return self._is_open() and is_loopback_name(host)
 
     async def may_change(
         self, headers: Mapping[str, str], cookies: Mapping[str, str], peer: str
@@ -68,9 +73,10 @@ class Access:
         if end is not None and end > clock.monotonic():
             return True
         kind, _, value = headers.get("Authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.token:
+        is_open = self._is_open()
+        if kind.lower() == "bearer" and self.token and is_open:
             return hmac.compare_digest(value.encode(), self.token.encode())
-        if kind.lower() != "basic" or self._is_open:
+        if kind.lower() != "basic" or is_open:
             return False
         return await self._is_admin(value, peer)
 

@@ -46,7 +46,7 @@ def test_only_loopback_names_may_read_without_credentials(host: str, expected: b
 
 async def test_a_token_is_good_once_and_becomes_a_session() -> None:
     """The cookie lasts; the token does not."""
-    access = Access("admin", Door(), Door(), is_open=True)
+    access = Access("admin", Door(), Door(), is_open=lambda: True)
     token = access.token
     assert await access.may_change({"Authorization": f"Bearer {token}"}, {}, "p")
     session = access.open_session(token)
@@ -59,7 +59,7 @@ async def test_a_token_is_good_once_and_becomes_a_session() -> None:
 
 async def test_with_users_everything_takes_an_admin() -> None:
     """No token, no open reading; a user who is no admin is not enough."""
-    access = Access("admin", Door(), Door(), is_open=False)
+    access = Access("admin", Door(), Door(), is_open=lambda: False)
     assert access.token == ""
     assert not access.may_read("localhost:1")
     assert await access.may_change(basic("root", "right"), {}, "p")
@@ -67,6 +67,19 @@ async def test_with_users_everything_takes_an_admin() -> None:
     assert not await access.may_change(basic("bob", "right"), {}, "p")
     assert not await access.may_change({"Authorization": "Basic ???"}, {}, "p")
     assert not await access.may_change({"Authorization": "Bearer "}, {}, "p")
+
+
+async def test_the_first_user_of_a_reload_closes_what_was_open() -> None:
+    """Nobody reads without credentials any more, nor by the token; an admin comes in."""
+    users: list[str] = []
+    access = Access("admin", Door(), Door(), is_open=lambda: not users)
+    token = access.token
+    assert access.may_read("localhost:1")
+    users.append("root")
+    assert not access.may_read("localhost:1")
+    assert access.open_session(token) == ""
+    assert not await access.may_change({"Authorization": f"Bearer {token}"}, {}, "p")
+    assert await access.may_change(basic("root", "right"), {}, "p")
 
 
 def test_the_table_of_clients() -> None:

@@ -10,7 +10,7 @@ from gateway.clients import ClientTable
 from gateway.config import FlappingConfig, LimitsConfig
 from gateway.flapping import CLIENTS_MAX, Flapping
 from protocols import clock
-from protocols.errors import Refused
+from protocols.errors import Code, Refused
 from protocols.observing import ClientInfo
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.patience import PATIENCE_S
@@ -128,6 +128,31 @@ async def test_what_is_over_is_deleted(
             await asyncio.sleep(0.01)
     await bans.close()
     assert len(bans) == 0
+
+
+async def test_a_ban_holds_while_it_is_written(sites: tuple[Site, Site]) -> None:
+    """Of a client, a user and an address; one that could not be written holds no longer."""
+    bans = sites[0].bans
+    held = asyncio.Event()
+
+    async def put(puts: object) -> None:
+        await held.wait()
+        raise Refused(Code.PROXY_TIMEOUT, "directory", "no answer")
+
+    bans._directory.put = put  # type: ignore[assignment,method-assign]
+    kinds = {"client": "c1", "user": "ann", "ip": "192.0.2.1"}
+    tasks = [
+        asyncio.ensure_future(
+            bans.add(Ban(kind=kind, value=value, until_ms=clock.wall_ms() + 60_000))
+        )
+        for kind, value in kinds.items()
+    ]
+    await asyncio.sleep(0)
+    asked = ({"client_id": "c1"}, {"user": "ann"}, {"peer": "192.0.2.1:7"})
+    assert all(bans.find(**{"peer": "", **who}) is not None for who in asked)
+    held.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not any(bans.find(**{"peer": "", **who}) for who in asked)
 
 
 def test_flapping_is_noticed_once_per_window() -> None:
