@@ -196,6 +196,9 @@ class Head:
     delay_ms: int = 0
     """How long after it came in a message is to be delivered; its ``deliver_at_ms`` says when."""
 
+    due_ms: int = 0
+    """In place of a delay: the wall time at which all are to be delivered."""
+
     broker: str = ""
     """Broker name the publisher insists on (RocketMQ remoting); empty: ours to choose."""
 

@@ -213,8 +213,8 @@ class Heads:
         return found
 
     def _make(self, topic: str, qos: int, retain: bool) -> Head:
-        subject, delay_s = self._naming.publish(topic)
-        self.has_delayed = self.has_delayed or delay_s > 0
+        subject, delay_s, due_s = self._naming.publish(topic)
+        self.has_delayed = self.has_delayed or delay_s + due_s > 0
         properties: Properties = (("mqtt_qos", str(qos)),)
         if len(subject) <= TWICE_MAX:
             properties = (("mqtt_topic", subject), *properties)
@@ -234,6 +234,7 @@ class Heads:
             order_key=self._client_id,
             properties=properties,
             delay_ms=delay_s * 1000,
+            due_ms=due_s * 1000,
         )
 
 
@@ -246,7 +247,7 @@ def message_of(
     once_key: bytes = b"",
 ) -> Message:
     """The message that a PUBLISH or a will is."""
-    deliver_at_ms = wall_ms + head.delay_ms if head.delay_ms else 0
+    deliver_at_ms = _deliver_at_ms(head, wall_ms)
     if not properties:
         return Message(head, payload, once_key=once_key, deliver_at_ms=deliver_at_ms)
     expiry_s = find_int(properties, Property.MESSAGE_EXPIRY, -1)
@@ -275,11 +276,15 @@ def clearing(messages: Sequence[Message], heads: Heads) -> Sequence[Message]:
 def delayed(messages: Sequence[Message], *, wall_ms: int) -> list[Message]:
     """*messages* with the times at which those with a delay are to be delivered."""
     return [
-        message._replace(deliver_at_ms=wall_ms + message.head.delay_ms)
-        if message.head.delay_ms
+        message._replace(deliver_at_ms=_deliver_at_ms(message.head, wall_ms))
+        if message.head.delay_ms or message.head.due_ms
         else message
         for message in messages
     ]
+
+
+def _deliver_at_ms(head: Head, wall_ms: int) -> int:
+    return head.due_ms or (wall_ms + head.delay_ms if head.delay_ms else 0)
 
 
 def stored_properties(properties: PacketProperties) -> Properties:

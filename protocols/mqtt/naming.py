@@ -23,8 +23,11 @@ NAME_BYTES_MAX: Final = 30_000
 its other properties (RocketMQ's record)."""
 
 DELAYED: Final = "$delayed/"
-DELAY_S_MAX: Final = 4_294_967
-"""As EMQX has it: 49 days."""
+DELAY_S_MAX: Final = 42_949_669
+"""As EMQX has it: 497 days; a larger number is a time, in seconds since 1970."""
+
+DELAY_DIGITS_MAX: Final = 10
+"""Of either: until the year 2286."""
 
 EXCLUSIVE: Final = "$exclusive/"
 
@@ -97,6 +100,8 @@ class Name(NamedTuple):
 
     subject: str
     delay_s: int = 0
+    due_s: int = 0
+    """In place of a delay: seconds since 1970."""
 
 
 class Naming:
@@ -111,9 +116,9 @@ class Naming:
 
     def publish(self, topic: str) -> Name:
         """Raises PacketError for a name that this server does not take."""
-        delay_s = 0
+        seconds = 0
         if topic.startswith(DELAYED):
-            delay_s, topic = _delay(topic)
+            seconds, topic = _delay(topic)
         if topic.count("/") >= self._levels_max:
             raise protocol_error(f"a topic of more than {self._levels_max} levels")
         subject = self._named(topic, "publish")
@@ -121,7 +126,9 @@ class Naming:
             raise PacketError(Reason.TOPIC_NAME_INVALID, f"a topic of over {NAME_BYTES_MAX} bytes")
         if not is_valid_name(subject):
             raise PacketError(Reason.TOPIC_NAME_INVALID, f"'{topic}' becomes '{subject}'")
-        return Name(subject, delay_s)
+        if seconds > DELAY_S_MAX:
+            return Name(subject, due_s=seconds)
+        return Name(subject, seconds)
 
     def filter(self, topic_filter: str) -> str:
         """The subjects that a filter asks for; empty: it cannot be one."""
@@ -164,10 +171,10 @@ def mount_point_of(template: str, call: Call) -> str | None:
 
 
 def _delay(topic: str) -> tuple[int, str]:
-    """Of ``$delayed/<seconds>/<topic>``. Raises PacketError."""
+    """Of ``$delayed/<seconds or time>/<topic>``. Raises PacketError."""
     seconds, separator, rest = topic[len(DELAYED) :].partition("/")
-    is_number = seconds.isascii() and seconds.isdigit() and len(seconds) <= 7
+    is_number = seconds.isascii() and seconds.isdigit() and len(seconds) <= DELAY_DIGITS_MAX
     is_once = separator and rest and not rest.startswith(DELAYED)  # one delay, not two
-    if not is_once or not is_number or int(seconds) > DELAY_S_MAX:
+    if not is_once or not is_number:
         raise PacketError(Reason.TOPIC_NAME_INVALID, f"'{topic}' is no $delayed/<seconds>/<topic>")
     return int(seconds), rest

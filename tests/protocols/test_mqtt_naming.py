@@ -63,6 +63,8 @@ def test_names_are_rewritten_then_mounted() -> None:
     assert naming.filter("$exclusive/a/+") == "m/c/+"
     assert naming.publish("$SYS/x") == Name("$SYS/x")
     assert naming.publish("$delayed/60/a/x") == Name("m/b/x", 60)
+    assert naming.publish("$delayed/42949669/a/x") == Name("m/b/x", 42949669)
+    assert naming.publish("$delayed/1800000000/a/x") == Name("m/b/x", due_s=1800000000)
     with pytest.raises(PacketError):
         naming.publish("a/b/c/d/e")
 
@@ -70,7 +72,7 @@ def test_names_are_rewritten_then_mounted() -> None:
 @pytest.mark.parametrize(
     "topic",
     ["$delayed/x/t", "$delayed/-1/t", "$delayed/5", "$delayed/5/", "$delayed//t",
-     "$delayed/4294968/t", "$delayed/٣/t", "$delayed/1/$delayed/1/t"],
+     "$delayed/18000000000/t", "$delayed/٣/t", "$delayed/1/$delayed/1/t"],
 )  # fmt: skip
 def test_what_is_no_delay(topic: str) -> None:
     with pytest.raises(PacketError):
@@ -129,8 +131,12 @@ async def test_what_is_delayed_has_its_time() -> None:
             client.send(
                 Publish("$delayed/5/u", b"x", 1, packet_id=5, properties=((0x03, "text/plain"),))
             )
-            await until(lambda: len(seen) == 5)
-            assert sorted(seen) == [("t", 0), ("t", 60), ("t", 60), ("t", 60), ("u", 5)]
+            due_s = clock.wall_ms() // 1000 + 900
+            for properties in ((), ((0x03, "text/plain"),)):
+                client.send(Publish(f"$delayed/{due_s}/v", b"x", 0, properties=properties))
+            await until(lambda: len(seen) == 7)
+            assert sorted(seen)[:5] == [("t", 0), ("t", 60), ("t", 60), ("t", 60), ("u", 5)]
+            assert all(name == "v" and 895 <= delay <= 900 for name, delay in sorted(seen)[5:])
         async with MqttClient(address, Connect(V5, "d")) as client:
             client.send(Publish("$delayed/soon/t", b"x", 1, packet_id=1))
             assert await client.receive() == Disconnect(Reason.TOPIC_NAME_INVALID)
