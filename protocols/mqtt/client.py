@@ -220,15 +220,15 @@ class Client:
     def _in_order(self, event: Ordered) -> None:
         if isinstance(event, PublishRun):
             self._publishing().run(event)
-        elif isinstance(event, Publish):
-            self._publishing().publish(event)
         elif isinstance(event, Pubrel):
             self._publishing().release(event)
+        elif isinstance(event, Publish) and not self._publishing().is_under_way(event):
+            self._publishing().publish(event)
         else:
             self._is_busy = True
             if self._idle is IDLE:
                 self._idle = Signal()
-            self.front.tasks.start(self._subscribe(event), name="subscribe")
+            self.front.tasks.start(self._behind_the_rest(event), name="behind the rest")
 
     def _publishing(self) -> Inbound:
         """Made with the first publish."""
@@ -237,13 +237,16 @@ class Client:
             self._inbound = Inbound(self.front, self.connection, self.opened, self)
         return self._inbound
 
-    async def _subscribe(self, packet: Subscribe | Unsubscribe) -> None:
+    async def _behind_the_rest(self, packet: Subscribe | Unsubscribe | Publish) -> None:
+        """What waits until all that was published before it is stored."""
         try:
             assert self.opened is not None
             subscriber = Subscriber(self.opened, self.front, self.connection)
             if self._inbound is not None:  # what came before is no news to the subscription
                 await self._inbound.stored()
-            if isinstance(packet, Subscribe):
+            if isinstance(packet, Publish):
+                self._publishing().publish(packet)
+            elif isinstance(packet, Subscribe):
                 await subscriber.subscribe_in_turn(packet)
             else:
                 await subscriber.unsubscribe(packet)

@@ -278,6 +278,10 @@ class Inbound:
         else:
             self._post([message], packet_id.to_bytes(2, "big") if packet.qos else b"")
 
+    def is_under_way(self, packet: Publish) -> bool:
+        """Whether the store has yet to take the publish that has its packet id."""
+        return packet.qos == 2 and self._repeats.get(packet.packet_id) == -1
+
     def _repeat(self, packet: Publish) -> None:
         """The same packet id before PUBREL is the same publish, whatever is in it."""
         packet_id = packet.packet_id

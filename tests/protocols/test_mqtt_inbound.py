@@ -158,22 +158,21 @@ async def test_what_clears_a_retained_value_is_marked(qos: int) -> None:
 
 
 async def test_a_pubrec_says_that_it_is_stored() -> None:
-    """A repeat before that is not answered; a PUBREL before that waits for it."""
+    """A repeat before that waits for it, and so does PUBREL; each PUBLISH has its PUBREC."""
     async with (
         gateway() as (services, address),
         MqttClient(address, Connect(V5, "c")) as client,
     ):
         services.pipeline.is_store_away = True
-        client.send(
-            Publish("t", b"x", 2, packet_id=1), Publish("t", b"x", 2, dup=True, packet_id=1)
-        )
-        client.send(Pubrel(1))
+        exchange = Publish("t", b"x", 2, packet_id=1), Pubrel(1)
+        client.send(exchange[0], exchange[0]._replace(dup=True), exchange[1], *exchange)
         assert await client.is_silent()
         services.pipeline.is_store_away = False
         services.pipeline.store_comes_back()
-        assert await client.receive() == Pubrec(1)
-        assert await client.receive() == Pubcomp(1)
+        told = [Pubrec(1), Pubrec(1), Pubcomp(1), Pubrec(1), Pubcomp(1)]
+        assert [await client.receive() for _ in told] == told
         assert await client.is_silent()
+        assert len(services.broker.log) == 2
 
 
 async def test_an_ended_exchange_leaves_its_place() -> None:
