@@ -324,6 +324,7 @@ class StoredMessage:
         "cluster",
         "flag",
         "log_position",
+        "more",
         "prepared_offset",
         "properties_text",
         "queue_id",
@@ -371,6 +372,9 @@ class StoredMessage:
         self.born_host = born_host
         self.cluster = cluster
         self.broker = broker
+        self.more = b""
+        """Text of further properties, which no record has room for: MQTT subscribers are told."""
+
         self._properties: dict[str, str] | None = None
 
     @property

@@ -20,7 +20,7 @@ from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import SysFlag
 from protocols.remoting.private import FRAME_BYTES_MAX, FRAME_ITEMS_MAX
 from protocols.remoting.record_rows import plain_rows
-from protocols.remoting.records import encode_properties
+from protocols.remoting.records import MORE, MORE_BYTES, MORE_BYTES_MAX, encode_properties
 from protocols.remoting.sending import ITEM, NO_ONCE_KEY, ItemFlag, decode_send_answer, encode_send
 from protocols.rows import Rows
 
@@ -405,6 +405,7 @@ def _encode_item(
     Raises Refused if it fits no record.
     """
     flags, once_key, extra = copy.flags, NO_ONCE_KEY, b""
+    packing, is_empty = packing_of(message), not body
     if (
         message.properties
         or message.keys
@@ -414,6 +415,10 @@ def _encode_item(
     ):
         extra = encode_extra(message)
         flags |= held_flags(message)
+        if message.sys_flag & MORE and len(extra) > copy.template.room:
+            least, more = encode_apart(message)
+            if len(more) <= MORE_BYTES_MAX:
+                body, extra, packing = body + more, least, MORE
     size = copy.template.add(
         pieces,
         body,
@@ -421,7 +426,7 @@ def _encode_item(
         copy.queue_id,
         message.born_ms or wall_ms,
         extra,
-        packing_of(message),
+        packing,
         message.flag,
     )
     if message.once_key:
@@ -429,7 +434,7 @@ def _encode_item(
         if copy.ordinal:
             once_key = copy_key(once_key, copy.ordinal)
         flags |= HAS_ONCE_KEY
-    if not body and flags & RETAIN:
+    if is_empty and flags & RETAIN:
         flags |= CLEARS_RETAINED
     return size, ITEM.pack(size, set_index, flags, copy.order_hash, message.expires_at_ms, once_key)
 
@@ -462,11 +467,22 @@ def held_flags(message: Message) -> int:
 
 def packing_of(message: Message) -> int:
     """sysFlag of its record."""
-    return message.sys_flag | PREPARED if message.producer_group else message.sys_flag
+    flags = message.sys_flag & ~MORE
+    return flags | PREPARED if message.producer_group else flags
 
 
 def encode_extra(message: Message) -> bytes:
     """The stored properties of one message alone."""
+    return encode_properties(_told(message) + _own(message))
+
+
+def encode_apart(message: Message) -> tuple[bytes, bytes]:
+    """The same where a record has no room for them: (what a store looks at, the publisher's)."""
+    more = encode_properties(_own(message))
+    return encode_properties([*_told(message), (MORE_BYTES, str(len(more)))]), more
+
+
+def _told(message: Message) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     if message.keys:
         pairs.append(("KEYS", clean(message.keys)))
@@ -476,5 +492,8 @@ def encode_extra(message: Message) -> bytes:
         pairs.append(("TIMER_DELIVER_MS", str(message.deliver_at_ms)))
     if message.producer_group:
         pairs += (("TRAN_MSG", "true"), ("PGROUP", clean(message.producer_group)))
-    pairs += [(name, clean(value)) for name, value in without_reserved(message.properties)]
-    return encode_properties(pairs)
+    return pairs
+
+
+def _own(message: Message) -> list[tuple[str, str]]:
+    return [(name, clean(value)) for name, value in without_reserved(message.properties)]

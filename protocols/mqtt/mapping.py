@@ -19,6 +19,7 @@ from protocols.mqtt.naming import PLAIN, Naming
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
+from protocols.remoting.records import MORE
 from protocols.stored_names import (
     BASE64_PREFIX,
     ESCAPED_PREFIX,
@@ -258,6 +259,7 @@ def message_of(
         once_key=once_key,
         expires_at_ms=wall_ms + expiry_s * 1000 if expiry_s >= 0 else 0,
         deliver_at_ms=deliver_at_ms,
+        sys_flag=MORE,
     )
 
 

@@ -19,6 +19,7 @@ from protocols.mqtt.front import Front
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packet_ids import with_doubts
+from protocols.mqtt.packets import V5
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import SessionRecord, SubscriptionRecord, subscription_records
 from protocols.mqtt.rendering import Renderings
@@ -171,9 +172,12 @@ class Opened:
     @property
     def subscriptions(self) -> Subscriptions:
         if self._subscriptions is None:
-            record = self.owned.record
+            record, connection = self.owned.record, self._connection
+            known = [item.subscribed() for item in record.subscriptions]
+            if connection.version != V5 and not connection.is_bridge:  # [3.1.1: MQTT-3.3.1-9]
+                known = [x._replace(no_local=False, retain_as_published=False) for x in known]
             self._subscriptions = Subscriptions(
-                [item.subscribed() for item in record.subscriptions],
+                known,
                 [item.subscribed() for item in record.given_up],
             )
         return self._subscriptions

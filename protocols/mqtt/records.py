@@ -21,6 +21,7 @@ from protocols.mqtt.packet_ids import (
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.session import Subscribed
+from protocols.remoting.records import MORE
 
 SESSION_PREFIX = "mqtt/session/"
 SHARE_PREFIX = "mqtt/share/"
@@ -76,6 +77,7 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             properties=self.properties,
             once_key=once_key,
             expires_at_ms=wall_ms + self.expiry_s * 1000 if self.expiry_s >= 0 else 0,
+            sys_flag=MORE,
         )
 
 

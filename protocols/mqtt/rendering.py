@@ -19,7 +19,7 @@ from protocols.mqtt.properties import Property, encode_properties
 from protocols.mqtt.topics import is_valid_name
 from protocols.remoting.matrix import Matrix, np
 from protocols.remoting.record_rows import bodies_of_alike
-from protocols.remoting.records import record_parts, take_alike
+from protocols.remoting.records import MORE_BYTES, record_parts, take_alike
 from protocols.remoting.templates import RecordTemplate
 from protocols.rows import ROWS_MIN
 from protocols.stored_names import NO_DATA, number_of, subject_of
@@ -69,6 +69,7 @@ class Tail:
         "_text",
         "address",
         "expires_at_ms",
+        "has_more",
         "is_empty",
         "is_event",
         "is_structured",
@@ -101,6 +102,9 @@ class Tail:
 
         self.is_structured = is_structured and self.is_event
         """3.x clients get it as JSON."""
+
+        self.has_more = bool(stored_value(text, MORE_BYTES.encode()))
+        """The records tell some of their properties behind the body."""
 
         self._text = text
         self._properties: dict[tuple[tuple[int, ...], int, int], bytes] = {}
@@ -288,11 +292,19 @@ class Renderings:
         if text[TAIL_AT - 1 : TAIL_AT] == b"\x02" and text.startswith(ID_MARK):
             text = text[TAIL_AT:]
         topic = message.topic.encode()
-        tail = self._tails.get((text, topic))
+        tail = self._tails.get((text, topic)) if not message.more else self._tail_of_more(message)
         if tail is None:
             tail = self._new_tail(text, topic, message.properties_text)
         rendering = self._known[id(message)] = Rendering(message, tail)
         return rendering
+
+    def _tail_of_more(self, message: StoredMessage) -> Tail:
+        """Of one message, and too large to be remembered."""
+        text = message.properties_text + message.more
+        self._bytes += len(message.more)
+        return Tail(
+            message.topic.encode(), text, self._mount_point, is_structured=self._is_structured
+        )
 
     def _new_tail(self, rest: bytes, topic: bytes, text: bytes) -> Tail:
         """*text*: the stored properties; *rest*: behind the id."""
@@ -365,6 +377,8 @@ class Renderings:
             if tail is None:
                 tail = self._new_tail(rest, topic, text)
             if not tail.topic or tail.expires_at_ms or (tail.is_structured and not is_v5):
+                return []
+            if tail.has_more:
                 return []
             bodies = [body]
             if has_id and index + 1 < run.stop:

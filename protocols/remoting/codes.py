@@ -189,6 +189,11 @@ class SysFlag(IntFlag):
     COMPRESSION_LZ4 = 0x100
     COMPRESSION_ZSTD = 0x200
     COMPRESSION_ZLIB = 0x300
+    MORE_PROPERTIES = 0x100000
+    """
+    Ours, unused by RocketMQ. A record's body ends with properties (``records.MORE_BYTES``); of a
+    message to be stored: it may, if there are too many (who reads by other protocols misses them).
+    """
 
 
 class PullFlag(IntFlag):

@@ -12,8 +12,8 @@ from protocols.remoting.records import (
     BODY_AT,
     BODY_CRC_AT,
     BODY_CRC_MASK,
-    HOSTS_V6,
     SYS_FLAG_AT,
+    UNUSUAL,
 )
 from protocols.remoting.templates import RecordTemplate
 from protocols.rows import Rows
@@ -53,7 +53,7 @@ def bodies_of_alike(matrix: Matrix, id_at: int, id_size: int) -> Matrix | None:
     ``records.take_alike`` of many; ``records.record_parts`` has seen the first.
     """
     first = matrix[0, :BODY_AT].tobytes()
-    if int.from_bytes(first[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & HOSTS_V6:
+    if int.from_bytes(first[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & UNUSUAL:
         return None  # laid out otherwise
     body_end = BODY_AT + int.from_bytes(first[BODY_AT - 4 :], "big")
     spans = (

@@ -27,6 +27,7 @@ from protocols.errors import Code, PeerError, Refused
 from protocols.remoting.codes import SysFlag
 from protocols.remoting.message_ids import HEX4 as HEX4
 from protocols.remoting.message_ids import MessageIds as MessageIds
+from protocols.stored_names import number_of
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -64,6 +65,16 @@ _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
 _U16: Final = struct.Struct(">H")
 HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+MORE: Final = int(SysFlag.MORE_PROPERTIES)
+UNUSUAL: Final = HOSTS_V6 | MORE
+"""Not to be read at the fixed places, or not as it stands there."""
+
+MORE_BYTES: Final = "TG_MORE_BYTES"
+"""How many bytes at the end of the body are text of properties for which the record's 16 bits of
+length have no room."""
+
+MORE_BYTES_MAX: Final = 512 << 10
+
 BODY_CRC_MASK: Final = 0x7FFFFFFF
 
 NO_HOST: Final = b"\x00" * 8
@@ -89,8 +100,8 @@ def decode_record(
             raise PeerError(f"record of {len(record)} bytes says it has {size}")
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise PeerError(f"record magic {magic:#x}")
-        if fields[7] & HOSTS_V6:
-            return _decode_with_v6_hosts(record, cluster, broker)
+        if fields[7] & UNUSUAL:
+            return _decode_unusual(record, cluster, broker)
         body_end = BODY_AT + fields[14]
         topic_end, text = _tail(record, magic, body_end)
     except (struct.error, IndexError) as error:
@@ -131,7 +142,7 @@ def record_parts(record: bytes) -> tuple[bytes, bytes, bytes]:
     try:
         size, magic, _, _, body_size = HEAD.unpack_from(record)
         (sys_flag,) = _U32.unpack_from(record, SYS_FLAG_AT)
-        if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & HOSTS_V6:
+        if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2) or sys_flag & UNUSUAL:
             found = decode_record(record)
             return found.topic.encode(), found.body, found.properties_text
         body_end = BODY_AT + body_size
@@ -153,7 +164,7 @@ def take_alike(
     seen: what a publisher sends in one go is read without parsing it.
     """
     record = records[start]
-    if int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & HOSTS_V6:
+    if int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & UNUSUAL:
         return start + 1  # laid out otherwise
     size = len(record)
     body_end = BODY_AT + int.from_bytes(record[BODY_AT - 4 : BODY_AT], "big")
@@ -204,7 +215,8 @@ def _topic(record: bytes, magic: int, body_end: int, topic_end: int) -> str:
     return record[start:topic_end].decode("utf-8", "replace")
 
 
-def _decode_with_v6_hosts(record: bytes, cluster: str, broker: str) -> StoredMessage:
+def _decode_unusual(record: bytes, cluster: str, broker: str) -> StoredMessage:
+    """With IPv6 hosts, properties behind the body, or both."""
     _, magic, _, queue_id, flag, offset, position, sys_flag, born_ms = _FRONT.unpack_from(record)
     at = _FRONT.size
     born_size = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
@@ -215,7 +227,7 @@ def _decode_with_v6_hosts(record: bytes, cluster: str, broker: str) -> StoredMes
     reconsume_count, prepared, size = struct.unpack_from(">iqI", record, at)
     at += 16
     topic_end, text = _tail(record, magic, at + size)
-    return StoredMessage(
+    message = StoredMessage(
         record=record,
         topic=_topic(record, magic, at + size, topic_end),
         body=record[at : at + size],
@@ -233,6 +245,17 @@ def _decode_with_v6_hosts(record: bytes, cluster: str, broker: str) -> StoredMes
         cluster=cluster,
         broker=broker,
     )
+    if sys_flag & MORE:
+        _part(message)
+    return message
+
+
+def _part(message: StoredMessage) -> None:
+    """Body and properties behind it; any producer may have written the number."""
+    message.sys_flag &= ~MORE
+    count = number_of(message.properties.get(MORE_BYTES, ""))
+    if 0 < count <= len(message.body):
+        message.body, message.more = message.body[:-count], message.body[-count:]
 
 
 def record_length(data: bytes | bytearray | memoryview, position: int = 0) -> int:

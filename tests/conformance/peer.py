@@ -13,6 +13,7 @@ from protocols.mqtt.packets import (
     Connect,
     Disconnect,
     Packet,
+    PacketProperties,
     Pingreq,
     Pingresp,
     Puback,
@@ -148,9 +149,18 @@ class Peer:
         self.send(Unsubscribe(10, filters))
         return self.take(Unsuback).reasons
 
-    def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, **more: bool) -> None:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes = b"x",
+        qos: int = 1,
+        *,
+        properties: PacketProperties = (),
+        **more: bool,
+    ) -> None:
         """PUBLISH, and the whole exchange that its QoS asks for."""
-        self.send(Publish(topic, payload, qos, packet_id=11 if qos else 0, **more))
+        packet_id = 11 if qos else 0
+        self.send(Publish(topic, payload, qos, packet_id=packet_id, properties=properties, **more))
         if qos == 1:
             self._answered(Puback(11))
         elif qos == 2:

@@ -204,15 +204,22 @@ def test_a_tenants_retained_values_are_its_own(
         assert own.is_silent()
 
 
-def test_user_properties_beyond_what_a_record_holds_are_refused(server: Address, word: str) -> None:
-    """With 0x97, an imposed limit; what is as large as RocketMQ's records are passes."""
+def test_more_properties_than_a_record_has_room_for(server: Address, word: str) -> None:
+    """All are told, in their order, retained or not; the payload is as it was."""
+    long = (0x26, ("k" * 65_535, "v" * 65_535))
+    whole = ((0x09, b"\0" * 65_535), (0x26, ("k", "2")), long, (0x26, ("k", "")), (0x03, "a/b"))
     with Peer(server, V5, Connect(V5, word)) as peer:
-        peer.subscribe(SubscribeItem(word, 1))
-        fits, exceeds = ((0x26, ("k", "v" * size)) for size in (32_000, 33_000))
-        peer.send(Publish(word, b"x", 1, packet_id=1, properties=(exceeds,)))
-        peer.expect(Puback(1, Reason.QUOTA_EXCEEDED))
-        peer.send(Publish(word, b"x", 2, packet_id=2, properties=(exceeds,)))
-        peer.expect(Pubrec(2, Reason.QUOTA_EXCEEDED))
-        peer.send(Publish(word, b"x", 1, packet_id=3, properties=(fits,)))
-        peer.expect(Puback(3))
-        assert peer.take(Publish).properties == (fits,)
+        peer.subscribe(SubscribeItem(word, 2))
+        for qos in range(3):
+            for properties in (whole, (long,), ()):
+                peer.publish(word, b"x", qos, properties=properties)
+                (found,) = peer.delivered(1)
+                assert (found.payload, found.properties) == (b"x", properties)
+        peer.publish(word, b"kept", retain=True, properties=whole)
+        peer.payloads(1)
+        peer.subscribe(SubscribeItem(word, 2))
+        assert [(x.payload, x.properties) for x in peer.delivered(1)] == [(b"kept", whole)]
+        peer.publish(word, b"", retain=True, properties=whole)
+        assert [(x.payload, x.properties) for x in peer.delivered(1)] == [(b"", whole)]
+        peer.subscribe(SubscribeItem(word, 2))
+        assert peer.is_silent()

@@ -8,6 +8,8 @@ import pytest
 
 from protocols.mqtt.packets import (
     V5,
+    V31,
+    V311,
     Connect,
     Pingreq,
     Puback,
@@ -149,6 +151,23 @@ def test_mqtt_3_8_3_3_no_local(server: Address, word: str, version: int) -> None
                 pub.publish(word, b"more")
                 assert again.payloads(1) == [b"more"]
                 assert again.is_silent()
+
+
+@pytest.mark.parametrize("older", [V31, V311])
+def test_options_of_5_0_do_not_bind_an_older_client(server: Address, word: str, older: int) -> None:
+    """3.1.1 knows no No Local, and retain is 0 where a subscription is established."""
+    connect = Connect(V5, word, clean_start=False, properties=((0x11, 600),))
+    with Peer(server, V5, connect) as peer:
+        peer.subscribe(SubscribeItem(word, 1, no_local=True, retain_as_published=True))
+        peer.leave()
+    with Peer(server, older, Connect(older, word, clean_start=False)) as peer:
+        peer.publish(word, b"own", retain=True)
+        (found,) = peer.delivered(1)
+        assert (found.payload, found.retain) == (b"own", False)
+        peer.leave()
+    with Peer(server, V5, connect) as peer:
+        peer.publish(word, b"own")
+        assert peer.is_silent()
 
 
 @clauses(v5="3.3.4-2 3.3.4-3 3.3.4-4", v311="3.3.5-1")

@@ -17,6 +17,7 @@ from protocols.errors import Code
 from protocols.remoting import sending
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
+from protocols.remoting.records import MORE, MORE_BYTES_MAX
 from tests.support.core import Core, call, messages, turns, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key
@@ -407,6 +408,22 @@ async def test_properties_too_large_are_refused_alone(world: World) -> None:
     )
     codes = [result.code for result in results]
     assert codes == [Code.OK, Code.MESSAGE_PROPERTIES_TOO_LARGE, Code.OK]
+
+
+async def test_properties_that_may_stand_behind_the_body(world: World) -> None:
+    """What the store looks at stays in its place; they are bounded, too."""
+    sent = messages("x", b"1", b"2")
+    pairs = [(("n", "v" * size),) for size in (40_000, MORE_BYTES_MAX)]
+    results = await world.core.pipeline.send(
+        call(),
+        [
+            message._replace(properties=more, sys_flag=MORE, expires_at_ms=9_000_000_000_000)
+            for message, more in zip(sent, pairs, strict=True)
+        ],
+    )
+    assert [x.code for x in results] == [Code.OK, Code.MESSAGE_PROPERTIES_TOO_LARGE]
+    ((_, _, body),) = world.stored()
+    assert body == b"1"
 
 
 async def test_unknown_topic(world: World) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import Code, PeerError, Refused
 from protocols.remoting import records
+from protocols.remoting.codes import SysFlag
 from protocols.remoting.templates import RecordTemplate
 
 plain = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
@@ -175,6 +176,25 @@ def test_properties_have_a_limit() -> None:
     with pytest.raises(Refused):  # too many for the length field, too
         RecordTemplate("T", (("k", "v" * 70_000),))
     assert pieces == []
+
+
+@pytest.mark.parametrize(
+    ("said", "body", "more"),
+    [("3", b"pay", b"k1v"), ("6", b"", b"payk1v"), ("7", b"payk1v", b""), ("x", b"payk1v", b"")],
+)
+def test_properties_behind_the_body(said: str, body: bytes, more: bytes) -> None:
+    """Their size is told; whoever says more than there is told nothing."""
+    flag = int(SysFlag.MORE_PROPERTIES)
+    text = records.encode_properties([(records.MORE_BYTES, said), ("k", "v")])
+    record = records.encode_record("T", b"payk1v", properties_text=text, sys_flag=flag | 3)
+    message = records.decode_record(record)
+    assert (message.body, message.more, message.sys_flag) == (body, more, 3)
+    assert records.record_parts(record) == (b"T", body, text)
+    bodies = [body]
+    alike = [record, record.replace(b"pay", b"yap")]
+    assert records.take_alike(alike, 0, 2, len(record), 0, bodies) == 1  # one at a time
+    unmarked = records.encode_record("T", b"payk1v", properties_text=text)
+    assert records.decode_record(unmarked).body == b"payk1v"
 
 
 def test_missing_trailing_separator_is_tolerated() -> None:
