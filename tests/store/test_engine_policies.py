@@ -10,6 +10,7 @@ from protocols.remoting.private import GroupOpen, QueueCounts, ReadItem
 from protocols.remoting.settling import AckAction
 from store.answers import EngineConfig, Granted, GrantedRun
 from store.log.messages import property_of
+from store.policies.levels import subqueue_key
 from store.policies.terms import check_policy
 from store.sending import QUEUE_FULL
 from tests.store.engine_kit import Driver, body_of, filter_key, make_frame
@@ -416,6 +417,20 @@ def test_a_newer_queue_that_lost_gives_the_group_back(store: Store) -> None:
     store.queue(max_length=1)
     store.put(b"1", b"2")
     assert store.counts().ready_count == 1
+
+
+def test_a_dropped_queue_takes_those_of_its_priorities_with_it(store: Store) -> None:
+    """None of them is there any more, nor after a restart."""
+    store.queue(max_priority=2)
+    store.put(b"low")
+    store.put(b"high", TG_PRIORITY="2")
+    assert store.engine.light_queues.drop(KEY, GROUP, store.now).value.ready_count == 2
+    store.drain()
+    for _ in range(2):
+        for key in (KEY, subqueue_key(KEY, 1), subqueue_key(KEY, 2)):
+            with pytest.raises(Refused):
+                store.engine.light_queues.stat(key, "")
+        store.restart()
 
 
 def test_an_unused_queue_ends_and_says_so(store: Store) -> None:
