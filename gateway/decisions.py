@@ -164,6 +164,17 @@ class Decider:
             for cluster in self.clusters.values()
         )
 
+    def leave(self, call: Call, head: Head) -> bool:
+        """
+        Choose the store that keeps the publisher's order anew; False: none is up, or it was not
+        chosen for the connection.
+        """
+        is_left = bool(self._sticky.get(call)) and not head.is_fifo
+        if is_left and any([cluster.up_links() for cluster in self.clusters.values()]):
+            self.forget(call)
+            return True
+        return False
+
     # ── the decision ────────────────────────────────────────────────────────────────────
 
     def decide(
@@ -454,11 +465,8 @@ class Decider:
 
         A message group hashes over all stores of the topic, so that every gateway agrees; a
         publisher's client id is chosen once per connection, among those that are up, and kept.
-        QoS 2 has its store by the client id alone: a resend at any gateway, over whatever link
-        comes and goes, must meet the once-key of the first attempt.
+        What is sent again under a once-key goes to where the first attempt is; see ``resends``.
         """
-        if head.qos == 2 and not decided.is_order_best_effort:
-            return rendezvous(head.order_key, writable)
         up = [name for name in writable if cluster.links[name].state is LinkState.UP]
         if head.is_fifo:
             broker = rendezvous(head.order_key, writable)

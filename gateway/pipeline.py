@@ -288,16 +288,21 @@ class GatewayPipeline:
 
     def _decision(self, batch: Batch, index: int, head: Head, stamp: int, now_ms: int) -> Decision:
         """The decision about a message of *head*. Raises RouteUnknown."""
+        decision = self._known(batch, index, head, stamp, now_ms)
+        if self.waits.is_any_away and self.waits.moves(batch, head, decision):
+            self._decisions.forget(batch.call)
+            decision = self._known(batch, index, head, stamp, now_ms)
+        return decision
+
+    def _known(self, batch: Batch, index: int, head: Head, stamp: int, now_ms: int) -> Decision:
         call = batch.call
         decision = self._decisions.find(call, head)
         if decision is not None and decision.stamp == stamp and not decision.is_over(now_ms):
             return decision
+        decide = partial(self.decider.decide, call, head, stamp=stamp, now_ms=now_ms)
         if self.decider.policy.has_residuals:
-            properties = batch.messages[index].properties
-            return self.decider.decide(
-                call, head, stamp=stamp, now_ms=now_ms, properties=properties
-            )
-        decision = self.decider.decide(call, head, stamp=stamp, now_ms=now_ms)
+            return decide(properties=batch.messages[index].properties)
+        decision = decide()
         self._decisions.keep(call, head, decision)
         return decision
 

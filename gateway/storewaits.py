@@ -124,6 +124,14 @@ class StoreWaits:
             return False
         return decision.is_pinned_away or not self._decider.may_leave(batch.call, head)
 
+    def moves(self, batch: Batch, head: Head, decision: Decision) -> bool:
+        """
+        Whether its publisher has another store from here on: the one that was chosen for its order
+        is away, and nothing of it is there without an answer, or was refused.
+        """
+        is_away = decision.is_away and not decision.is_pinned_away
+        return is_away and _is_alone(batch) and self._decider.leave(batch.call, head)
+
     def _keeps(self, run: Run) -> bool:
         """Whether a part of a batch waits on for the answer of a store that is away."""
         batch, copy = run.batch, run.copy
@@ -245,6 +253,14 @@ class StoreWaits:
         self.again(*late)
         if self._calls or self._links:
             self._tick_later()
+
+
+def _is_alone(batch: Batch) -> bool:
+    """Nothing of its publisher waits for an answer, or was refused on this connection."""
+    lane = batch.lane
+    if lane is None or lane.has_failed or lane.batches[0] is not batch:
+        return False
+    return batch.remaining == (batch.next_index < len(batch.ids))
 
 
 def _bytes_of(batch: Batch) -> int:

@@ -239,6 +239,8 @@ class Batch:
         """One copy of each of the messages *start* to *stop* is refused."""
         if self.failures is NO_FAILURES:
             self.failures = {}
+        if self.lane is not None:
+            self.lane.has_failed = True
         for index in range(start, stop):
             self.failures.setdefault(
                 index, SendResult(code=code, message_id=self.ids[index].decode(), hint=hint)
@@ -372,12 +374,15 @@ class Lane:
     behind them wait too, so that a publisher's order holds.
     """
 
-    __slots__ = ("_is_advancing", "batches", "is_over", "is_withdrawn", "parked")
+    __slots__ = ("_is_advancing", "batches", "has_failed", "is_over", "is_withdrawn", "parked")
 
     def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
         self.parked: deque[Batch] = deque()
         self._is_advancing = False
+        self.has_failed = False
+        """Something was refused: its publisher may send it again, and what came behind it."""
+
         self.is_over = False
         """Nothing more comes: its connection has ended."""
 

@@ -127,29 +127,73 @@ async def test_without_time_or_room_it_is_refused_at_once(start: Start, limit: s
     assert world.pipeline.waits.call_count == 0
 
 
-async def test_who_need_only_connect_anew_is_refused_at_once(start: Start) -> None:
-    """Its store was chosen for the connection: another one takes the next. QoS 2 has one store."""
-    world = await start()
-    names = [f"p{index}" for index in range(16)]
-    for name in names:
-        (result,) = await world.pipeline.send(
-            call(name), [Message(Head(subject="x", order_key=name, qos=1), b"0")]
-        )
+async def at_b(world: World) -> str:
+    """A client id whose messages go to b."""
+    for name in [f"p{index}" for index in range(32)]:
+        head = Head(subject="x", order_key=name, qos=1)
+        (result,) = await world.pipeline.send(call(name), [Message(head, b"0")])
         if result.broker == "b":
-            break
-    sender = call(name)
-    head = Head(subject="x", order_key=name, qos=1)
+            return name
+    raise AssertionError("no client id is b's")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_publisher_who_waits_for_nothing_there_has_another_store_at_once(
+    start: Start, qos: int
+) -> None:
+    """From then on, so that its order holds."""
+    world = await start()
+    name = await at_b(world)
+    sender, head = call(name), Head(subject="x", order_key=name, qos=qos)
+
+    async def send(number: int) -> tuple[Code, str]:
+        once_key = bytes((number,)) * 16 if qos == 2 else b""
+        message = Message(head, b"%d" % number, once_key=once_key)
+        (result,) = await world.pipeline.send(sender, [message])
+        return result.code, result.broker
+
+    assert await send(1) == (Code.OK, "b")
+    await world.take_away()
+    assert await send(2) == (Code.OK, "a")
+    world.is_away = False
+    await until(lambda: world.core.cluster.links["b"].state is LinkState.UP)
+    assert await send(3) == (Code.OK, "a")
+
+
+async def test_who_has_something_unanswered_there_is_refused_until_it_connects_anew(
+    start: Start,
+) -> None:
+    """It sends that again in order; what came behind it must not be stored before."""
+    world = await start()
+    name = await at_b(world)
+    sender, head = call(name), Head(subject="x", order_key=name, qos=1)
     (result,) = await world.pipeline.send(sender, [Message(head, b"1")])
     assert result.broker == "b"
+    world.b.loses_frames = True
+    world.post(sender, [Message(head, b"2")])
+    await until(lambda: world.b.lost_count == 1)
+    world.post(sender, [Message(head, b"3")])
     await world.take_away()
-    (result,) = await world.pipeline.send(sender, [Message(head, b"2")])
-    assert result.code == Code.HA_NOT_AVAILABLE
+    world.post(sender, [Message(head, b"4")])
+    assert await world.answered(3) == [Code.HA_NOT_AVAILABLE] * 3
     (result,) = await world.pipeline.send(call(name), [Message(head, b"2")])
     assert (result.code, result.broker) == (Code.OK, "a")
-    twice = Head(subject="x", order_key=name, qos=2)
-    world.post(sender, [Message(twice, b"3", once_key=b"k" * 16)])
+    assert b"4" not in [body for _, _, body in world.a.stored()]
+
+
+async def test_what_is_exactly_once_waits_behind_what_has_no_answer(start: Start) -> None:
+    world = await start()
+    name = await at_b(world)
+    sender, head = call(name), Head(subject="x", order_key=name, qos=2)
+    world.b.loses_frames = True
+    world.post(sender, [Message(head, b"1", once_key=b"1" * 16)])
+    await until(lambda: world.b.lost_count == 1)
+    await world.take_away()
+    world.post(sender, [Message(head, b"2", once_key=b"2" * 16)])
     await turns()
-    assert world.pipeline.waits.call_count == 1
+    assert (world.pipeline.waits.call_count, world.results) == (1, [])
+    world.b.loses_frames = world.is_away = False
+    assert await world.answered(2) == [Code.OK] * 2
 
 
 async def test_a_client_is_read_until_much_waits(
