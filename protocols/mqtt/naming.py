@@ -7,6 +7,8 @@ routes and all other protocols see the outcome. Names that begin with ``$`` are 
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, ConfigDict
@@ -32,7 +34,7 @@ DELAY_DIGITS_MAX: Final = 10
 EXCLUSIVE: Final = "$exclusive/"
 
 _PLACEHOLDER: Final = re.compile(r"\{([^}]*)\}")
-_MOUNT_WORDS: Final = ("client_id", "identity", "tenant", "certificate_name")
+_WORDS: Final = ("client_id", "identity", "tenant", "certificate_name")
 
 
 def _filter(value: str) -> str:
@@ -43,16 +45,17 @@ def _filter(value: str) -> str:
 
 def _template(value: str) -> str:
     for word in _PLACEHOLDER.findall(value):
-        if word != "#" and not (word.isdigit() and int(word) > 0):
-            raise ValueError(f"'{{{word}}}' is neither a level, {{1}}, nor {{#}}")
+        if word != "#" and word not in _WORDS and not (word.isdigit() and int(word) > 0):
+            text = f"'{{{word}}}' is neither a level, {{1}}, nor {{#}}, nor {', '.join(_WORDS)}"
+            raise ValueError(text)
     return value
 
 
 def check_mount_point(value: str) -> str:
     """A prefix of addresses with placeholders. Raises ValueError."""
     for word in _PLACEHOLDER.findall(value):
-        if word not in _MOUNT_WORDS:
-            raise ValueError(f"'{{{word}}}' is none of {', '.join(_MOUNT_WORDS)}")
+        if word not in _WORDS:
+            raise ValueError(f"'{{{word}}}' is none of {', '.join(_WORDS)}")
     if value and not is_valid_name(value):
         raise ValueError(f"'{value}' is no part of a topic name")
     return value
@@ -68,13 +71,21 @@ class RewriteRule(CheckedModel):
 
     to: Annotated[str, AfterValidator(_template)]
     """What they become: ``new/{2}/{#}``; ``{2}`` is the second level, ``{#}`` what ``#`` stands
-    for."""
+    for. ``{client_id}``, ``{identity}``, ``{tenant}`` and ``{certificate_name}`` are the client's;
+    the rule is not for one whose name cannot be a level."""
 
     on: Literal["publish", "subscribe", "all"] = "all"
     """Which side it changes."""
 
-    def apply(self, name: str) -> str | None:
+    @property
+    def words(self) -> frozenset[str]:
+        """What it wants to know of the client."""
+        return frozenset(_PLACEHOLDER.findall(self.to)) & frozenset(_WORDS)
+
+    def apply(self, name: str, words: Mapping[str, str]) -> str | None:
         """*name* (or a filter) rewritten; None: the rule is not for it."""
+        if not words.keys() >= self.words:
+            return None
         wanted, levels = self.topic.split("/"), name.split("/")
         for index, level in enumerate(wanted):
             if level == "#":
@@ -89,6 +100,8 @@ class RewriteRule(CheckedModel):
         def value(found: re.Match[str]) -> str:
             if found[1] == "#":
                 return rest
+            if found[1] in words:
+                return words[found[1]]
             index = int(found[1]) - 1
             return levels[index] if index < len(levels) else ""
 
@@ -105,14 +118,25 @@ class Name(NamedTuple):
 
 
 class Naming:
-    """Of the clients that share a mount point."""
+    """Of the clients that share a mount point, or of one that rules name."""
 
     def __init__(
-        self, mount_point: str = "", rules: tuple[RewriteRule, ...] = (), levels_max: int = 201
+        self,
+        mount_point: str = "",
+        rules: tuple[RewriteRule, ...] = (),
+        levels_max: int = 201,
+        words: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.mount_point = mount_point
         self._rules = rules
         self._levels_max = levels_max
+        self._words = words
+
+    def of(self, call: Call) -> "Naming":
+        """Of this client: itself if no rule wants to know who it is."""
+        if not any(rule.words for rule in self._rules):
+            return self
+        return Naming(self.mount_point, self._rules, self._levels_max, words_of(call))
 
     def publish(self, topic: str) -> Name:
         """Raises PacketError for a name that this server does not take."""
@@ -141,9 +165,11 @@ class Naming:
         if name.startswith("$"):
             return name
         for rule in self._rules:
-            if rule.on in (side, "all") and (found := rule.apply(name)) is not None:
-                name = found
-                break
+            if rule.on in (side, "all"):
+                found = rule.apply(name, self._words)
+                if found is not None:
+                    name = found
+                    break
         return self.mount_point + name
 
 
@@ -154,20 +180,22 @@ def _is_too_long(subject: str) -> bool:
     return len(subject) > NAME_BYTES_MAX // 4 and len(subject.encode()) > NAME_BYTES_MAX
 
 
+def words_of(call: Call) -> dict[str, str]:
+    """What placeholders stand for, of those that can be a level of a topic."""
+    values = (call.client_id, call.identity.name, call.tenant, call.certificate_name)
+    return {
+        word: value
+        for word, value in zip(_WORDS, values, strict=True)
+        if value and not any(sign in value for sign in "+#/")
+    }
+
+
 def mount_point_of(template: str, call: Call) -> str | None:
     """*template* filled in for one client; None: its names cannot stand in a topic."""
-    values = {
-        "client_id": call.client_id,
-        "identity": call.identity.name,
-        "tenant": call.tenant,
-        "certificate_name": call.certificate_name,
-    }
-    for word in _PLACEHOLDER.findall(template):
-        value = values[word]
-        if not value or any(sign in value for sign in "+#/"):
-            return None
-        template = template.replace(f"{{{word}}}", value)
-    return template
+    words = words_of(call)
+    if not words.keys() >= set(_PLACEHOLDER.findall(template)):
+        return None
+    return _PLACEHOLDER.sub(lambda found: words[found[1]], template)
 
 
 def _delay(topic: str) -> tuple[int, str]:

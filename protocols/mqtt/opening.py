@@ -113,7 +113,8 @@ async def open_session(
     if mount_point is None:
         connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID)
         return None
-    naming, renderings = front.named(mount_point)
+    shared, renderings = front.named(mount_point)
+    naming = shared.of(call)
     will = _named_will(connect, naming)
     if connect.will is not None and will is None:
         connection.refuse(Reason.TOPIC_NAME_INVALID)

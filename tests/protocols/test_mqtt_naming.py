@@ -1,5 +1,7 @@
 """Mount points, rewrite rules, ``$delayed``, ``$exclusive``, automatic subscriptions."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols import clock
@@ -44,7 +46,7 @@ KEPT = ((int(Property.SESSION_EXPIRY), NEVER_EXPIRES_S),)
 )
 def test_rewrite_rules(rule: dict[str, str], name: str, expected: str | None) -> None:
     """Levels by number, the rest by ``{#}``; filters as they are written."""
-    assert RewriteRule.model_validate(rule).apply(name) == expected
+    assert RewriteRule.model_validate(rule).apply(name, {}) == expected
 
 
 def test_names_are_rewritten_then_mounted() -> None:
@@ -88,6 +90,16 @@ def test_mount_points_by_client() -> None:
         tenant="acme",
         client_id="c1",
     )
+    rules = (
+        RewriteRule(topic="a/#", to="{identity}/{#}"),
+        RewriteRule(topic="+/#", to="{client_id}/{#}"),
+    )
+    shared = Naming("m/", rules)
+    assert shared.of(call).publish("a/x") == Name("m/c1/x")  # the first is not for it
+    assert Naming("m/", rules[:1]).of(call).publish("a/x") == Name("m/a/x")
+    odd = replace(call, client_id="{1}")
+    assert shared.of(odd).filter("a/+") == "m/{1}/+"
+    assert Naming("m/").of(call).publish("a") == Name("m/a")
     assert mount_point_of("t/{tenant}/{client_id}/", call) == "t/acme/c1/"
     assert mount_point_of("t/{identity}/", call) is None
     assert mount_point_of("t/{certificate_name}/", call) is None
