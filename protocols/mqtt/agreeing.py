@@ -10,6 +10,7 @@ from protocols.mqtt.encoder import encode_packet
 from protocols.mqtt.events import Event
 from protocols.mqtt.fields import VARINT_MAX
 from protocols.mqtt.front import Front
+from protocols.mqtt.groups import is_read
 from protocols.mqtt.lastwords import Owner
 from protocols.mqtt.naming import Naming
 from protocols.mqtt.opened import Opened, terms
@@ -17,7 +18,7 @@ from protocols.mqtt.packets import V5, Connack, Connect, PacketProperties, Prope
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.records import WillRecord
 from protocols.mqtt.rendering import Renderings
-from protocols.mqtt.sessions import Opening, is_read
+from protocols.mqtt.sessions import Opening
 
 PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what a client accepts that names no maximum
 

@@ -16,6 +16,7 @@ from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.events import Event
 from protocols.mqtt.feed import Feed
 from protocols.mqtt.front import Front
+from protocols.mqtt.groups import rows, session_group, share_group
 from protocols.mqtt.naming import EXCLUSIVE, PLAIN, Naming
 from protocols.mqtt.outbox import Outbox
 from protocols.mqtt.packet_ids import with_doubts
@@ -24,12 +25,7 @@ from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import SessionRecord, SubscriptionRecord, subscription_records
 from protocols.mqtt.rendering import Renderings
 from protocols.mqtt.session import Subscribed, Subscriptions
-from protocols.mqtt.sessions import (
-    Owned,
-    rows,
-    session_group,
-    share_group,
-)
+from protocols.mqtt.sessions import Owned
 from protocols.observing import ClientInfo
 from protocols.pipeline import DeliveryStream
 

@@ -21,7 +21,7 @@ from protocols.mqtt.packets import V5, Pubcomp, Pubrec
 from protocols.mqtt.receiving import Receiving
 from protocols.mqtt.records import LeftoverRecord
 from protocols.mqtt.rendering import Rendering, Renderings
-from protocols.mqtt.resending import PUBREL, delivery_again, leftover_again
+from protocols.mqtt.resending import PUBREL, Resending
 from protocols.mqtt.session import (
     Flight,
     Outgoing,
@@ -78,9 +78,7 @@ class Outbox:
         self._observer, self._peer = observer, peer
         self._slow_ms, self._since_ms = observer.slow_ms, clock.wall_ms()
         self._marking = Marking(client_id, self.send_marked, self._taken_back)
-        self._resending: deque[tuple[ReceiptHandle | None, bytes]] | None = None
-        """Packets, and of publishes whose place among others of their store counts that place."""
-
+        self._resending: Resending | None = None
         self.remaining: Remaining | None = None
         self._held_tags: frozenset[int] = frozenset()
         self._held: list[tuple[Feed, Delivery]] = []
@@ -267,47 +265,38 @@ class Outbox:
         """What an earlier connection left open: same ids, same order, DUP [MQTT-4.4.0-1]."""
         if not deliveries:
             return
-        version, now_ms = self._connection.version, clock.wall_ms()
+        again, now_ms = self._again(), clock.wall_ms()
         for delivery in deliveries:
-            packet_id = delivery.packet_id
-            if packet_id in self.window.flights:  # its store was away, and the ids went round
-                if delivery.stage == Stage.RECEIVED:
-                    feed.done(delivery.handle)
-                else:
-                    self._plan(feed, [delivery])
-                continue
-            is_had = delivery.stage == Stage.SENT_QOS2 and packet_id in self.window.had
-            again = delivery_again(feed, delivery, self._renderings, version, now_ms)
-            place = delivery.handle if delivery.stage != Stage.RECEIVED else None
-            if is_had or again is None or not self._adopt(packet_id, *again, place):
+            is_used = delivery.packet_id in self.window.flights
+            if is_used and delivery.stage != Stage.RECEIVED:
+                self._plan(feed, [delivery])  # its store was away, and the ids went round
+            elif is_used or not again.delivery(feed, delivery, now_ms):
                 feed.done(delivery.handle)
         self.pump()
 
     def take_up(self, leftovers: Sequence[LeftoverRecord]) -> None:
         """What an earlier connection left open that no group keeps; see ``leftovers``."""
-        version, now_ms = self._connection.version, clock.wall_ms()
+        again, now_ms = self._again(), clock.wall_ms()
         for item in leftovers:
             if item.packet_id:
-                again = leftover_again(item, self._renderings, version, now_ms)
-                self._adopt(item.packet_id, *again)
+                again.leftover(item, now_ms)
             else:
                 rendering = self._renderings.find(decode_record(item.record))
                 plan = Plan(item.qos, item.retain, item.identifiers)
                 self.window.wait(Outgoing(rendering, plan, None, None))
         self.pump()
 
-    def _adopt(
-        self, packet_id: int, flight: Flight, packet: bytes, place: ReceiptHandle | None = None
-    ) -> bool:
-        """Send *packet* again when there is room; False: too large, as if delivered."""
-        if len(packet) > self._packet_bytes_max:  # [MQTT-3.1.2-25]
-            self._dropped.inc()
-            return False
-        self.window.adopt(packet_id, flight)
+    def _again(self) -> Resending:
+        """Made for those that an earlier connection left something open for."""
         if self._resending is None:
-            self._resending = deque()
-        self._resending.append((place, packet))
-        return True
+            self._resending = Resending(
+                self.window,
+                self._renderings,
+                version=self._connection.version,
+                packet_bytes_max=self._packet_bytes_max,
+                dropped=self._dropped,
+            )
+        return self._resending
 
     # ── in from the client ──────────────────────────────────────────────────────────────
 
@@ -365,11 +354,8 @@ class Outbox:
 
     def _pump(self, out: list[bytes], now_ms: int, sent_count: int = 0) -> None:
         window = self.window
-        resending = self._resending
-        while resending and len(window.flights) - len(resending) < window.limit:
-            place, packet = resending.popleft()
-            if place is None or not self._marking.behind(place, packet):
-                out.append(packet)
+        if self._resending is not None:
+            self._resending.pump(self._marking, out)
         waiting, flights, limit = window.waiting, window.flights, window.limit
         while waiting and len(flights) < limit:
             following = waiting[0]

@@ -18,6 +18,7 @@ from protocols.errors import Refused
 from protocols.mqtt.connection import MqttConnection
 from protocols.mqtt.fields import PacketError
 from protocols.mqtt.front import Front
+from protocols.mqtt.groups import is_read, rows
 from protocols.mqtt.naming import EXCLUSIVE, mount_point_of
 from protocols.mqtt.opened import Opened
 from protocols.mqtt.packets import (
@@ -32,7 +33,6 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.records import subscription_records
 from protocols.mqtt.session import Plan, Subscribed
-from protocols.mqtt.sessions import is_read, rows
 from protocols.mqtt.settings import MqttSettings
 from protocols.mqtt.sources import is_allowed_still
 from protocols.mqtt.topics import has_wildcard, is_local, is_share, parse_filter
