@@ -23,7 +23,7 @@ HALF = {
 """A handshake begun and not gone on with."""
 
 KEPT_FOR_LATER = "remoting"
-"""Its clients open connections that they say nothing on; how long, ``test_remoting_frame`` tells."""
+"""Clients open connections there that they say nothing on; see ``test_remoting_frame``."""
 
 
 def ends(connection: socket.socket, until: float) -> bool:
