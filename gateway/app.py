@@ -8,8 +8,11 @@ cluster client gets an in-memory transport to them, and everything after that is
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.admin.access import Access
+from gateway.admin.door import AdminDoor
 from gateway.checks import has_users, warnings
 from gateway.clients import ClientTable
 from gateway.config import ADMIN_PROTOCOL, GatewayConfig, Loaded
@@ -62,7 +65,7 @@ class Gateway:
         self.metrics = Registry()
         self.clients = ClientTable()
         self.listeners = Listeners(build_adapter)
-        self.admin: AdminServer | None = None
+        self.admin: AdminDoor | None = None
         self._read_again = read_again
         self._local = local
         self._shows_guide = shows_guide
@@ -196,31 +199,34 @@ class Gateway:
         for name, listener in self.loaded.config.listeners.items():
             if listener.protocol != ADMIN_PROTOCOL or not listener.enabled:
                 continue
-            from gateway.admin.access import Access
-            from gateway.admin.clients import ClientRoutes
-            from gateway.admin.operations import OperationRoutes
-            from gateway.admin.server import AdminServer
-
             access = Access(
                 name, self._rules, self._rules, is_open=lambda: not has_users(self.loaded.config)
             )
-            self.admin = AdminServer(
-                gateway=self.loaded.config.name,
-                access=access,
-                metrics=self.metrics,
-                clients=self.clients,
-                client_routes=ClientRoutes(self.clients, self._core.bans, self._core.observer),
-                operations=OperationRoutes(
-                    self.drain, self._core.weights, self._core.members, lambda: self.loaded.config
-                ),
-                unready=self._unready,
-                listeners=self.addresses,
-                explain=lambda request: answer(self.loaded, self._rules.policy, request),
-            )
+            self.admin = AdminDoor(access, partial(self._build_admin, access))
             host, port = await self.admin.start(listener.bind)
             self._admin_address = join_address(host, port)
             self._count()
             return
+
+    def _build_admin(self, access: Access) -> "AdminServer":
+        """For its first caller; only now is aiohttp imported."""
+        from gateway.admin.clients import ClientRoutes
+        from gateway.admin.operations import OperationRoutes
+        from gateway.admin.server import AdminServer
+
+        return AdminServer(
+            gateway=self.loaded.config.name,
+            access=access,
+            metrics=self.metrics,
+            clients=self.clients,
+            client_routes=ClientRoutes(self.clients, self._core.bans, self._core.observer),
+            operations=OperationRoutes(
+                self.drain, self._core.weights, self._core.members, lambda: self.loaded.config
+            ),
+            unready=self._unready,
+            listeners=self.addresses,
+            explain=lambda request: answer(self.loaded, self._rules.policy, request),
+        )
 
     def _count(self) -> None:
         self.metrics.gauge("clients", "Open client connections.", lambda: len(self.clients))

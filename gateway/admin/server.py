@@ -1,7 +1,7 @@
 """
-The admin listener (aiohttp): ``/healthz /readyz /metrics``, ``GET /api/clients`` and kick.
+The admin API (aiohttp): ``/healthz /readyz /metrics``, ``GET /api/clients`` and kick.
 
-aiohttp is imported with this module, which is imported when the listener exists.
+aiohttp is imported with this module, which is imported when somebody calls (``door``).
 """
 
 import asyncio
@@ -17,9 +17,7 @@ from gateway.admin.clients import ClientRoutes
 from gateway.admin.operations import OperationRoutes
 from gateway.clients import ClientTable
 from gateway.metrics import Registry
-from protocols.addresses import split_bind
 from protocols.cloudevents.guard import Doors, Guard, NoTracebacks
-from protocols.driver import listen
 
 logger = logging.getLogger("tidegate.admin")
 
@@ -42,7 +40,7 @@ text-align:left}}</style><h1>Tidegate {name}</h1><table>{listeners}</table>
 
 
 class AdminServer:
-    """One listener of protocol ``admin``."""
+    """Answers the connections of a listener of protocol ``admin``."""
 
     def __init__(
         self,
@@ -67,12 +65,11 @@ class AdminServer:
         self._listeners = listeners
         self._explain = explain
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
         self._doors: Doors = {}
         self._malformed = metrics.counter("admin_malformed", "Requests that were no HTTP")
 
-    async def start(self, bind: str) -> tuple[str, int]:
-        """Listen; the bound host and port. Raises OSError."""
+    async def set_up(self) -> None:
+        """Before the first connection."""
         app = web.Application(
             middlewares=[_answer_safely, self._guard], client_max_size=BODY_BYTES_MAX
         )
@@ -95,16 +92,13 @@ class AdminServer:
         )
         await runner.setup()
 
-        def connection() -> asyncio.Protocol:
-            assert runner.server is not None
-            return Guard(runner.server(), self._doors, HANDSHAKE_S_MAX)
-
-        self._server = await listen(connection, bind)
-        return split_bind(bind)[0], int(self._server.sockets[0].getsockname()[1])
+    def connection(self) -> asyncio.Protocol:
+        """One more."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return Guard(self._runner.server(), self._doors, HANDSHAKE_S_MAX)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
