@@ -22,13 +22,18 @@ from gateway.draining import Drain
 from gateway.explanation import answer
 from gateway.guide import guide
 from gateway.identity import Identities
-from gateway.listeners import Listeners, Section
+from gateway.listeners import CannotListen, Listeners, Section
 from gateway.local import LocalParts
 from gateway.metrics import Registry
 from gateway.plugins import build_adapter, build_adapters, section_of
 from gateway.policy import Policy
 from gateway.registration import Facts, NameServerDoor, Registration
-from gateway.reloading import in_force, refuse_new_clusters, waiting_keys
+from gateway.reloading import (
+    in_force,
+    refuse_new_clusters,
+    refuse_unreadable_tls,
+    waiting_keys,
+)
 from gateway.reporting import describe, doors
 from gateway.services import Rules
 from protocols.addresses import join_address
@@ -130,19 +135,42 @@ class Gateway:
             loaded = self._read_again()
             build_adapters(loaded)
             refuse_new_clusters(self.loaded.config, loaded)
-            identities = Identities(loaded.config)
+            refuse_unreadable_tls(self.loaded.config, loaded)
             policy = self._policy_of(loaded.config)
+            await self._replace(loaded, policy, Identities(loaded.config))
         except ConfigError:
             self.metrics.counter("config_reload_failed", "Reloads refused.").inc()
             raise
-        for key in waiting_keys(self._started, loaded, is_local=self._local is not None):
-            logger.warning("%s changed: this takes effect at the next start", key)
-        self._use(policy)
-        old, self._rules.identities = self._rules.identities, identities
-        await old.close()
-        self.loaded = replace(loaded, config=in_force(self._started.config, loaded.config))
-        await self.listeners.apply(_sections(loaded), self._services)
+        waiting = waiting_keys(self._started, loaded, is_local=self._local is not None)
+        if waiting:
+            keys = ", ".join(waiting)
+            logger.warning("%s changed: this takes effect at the next start", keys)
         self.metrics.counter("config_reloads", "Reloads applied.").inc()
+
+    async def _replace(self, loaded: Loaded, policy: Policy, identities: Identities) -> None:
+        """Rules before listeners: no door opens to who may no more. Raises ConfigError."""
+        before = self.loaded, self._rules.policy, self._rules.identities
+        self._put_in_force(
+            replace(loaded, config=in_force(self._started.config, loaded.config)),
+            policy,
+            identities,
+        )
+        try:
+            await self.listeners.apply(_sections(self.loaded), self._services)
+        except CannotListen as error:
+            self._put_in_force(*before)
+            await identities.close()
+            try:
+                await self.listeners.apply(_sections(self.loaded), self._services)
+            except CannotListen as again:
+                raise ConfigError([f"{error}; nor as before: {again}"]) from again
+            raise ConfigError([str(error)]) from error
+        await before[2].close()
+
+    def _put_in_force(self, loaded: Loaded, policy: Policy, identities: Identities) -> None:
+        self.loaded = loaded
+        self._use(policy)
+        self._rules.identities = identities
 
     def _policy_of(self, config: GatewayConfig) -> Policy:
         """Raises ConfigError."""

@@ -73,10 +73,12 @@ class Listeners:
 
         Raises CannotListen; what is open by then stays open.
         """
-        for name in list(self._doors):
-            if name not in sections or self._doors[name].section != sections[name]:
-                self._ports.pop(name, None)
-                await self._close(name)
+        old = [name for name in self._doors if self._doors[name].section != sections.get(name)]
+        for name in old:
+            self._ports.pop(name, None)
+            await self._close(name)
+        if changed := [name for name in old if name in sections]:
+            logger.info("opening anew, with what changed: listener %s", ", ".join(changed))
         for door in self._doors.values():
             if isinstance(door.adapter, Refreshable):
                 door.adapter.refresh()

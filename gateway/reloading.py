@@ -12,6 +12,7 @@ from gateway.config import (
 )
 from gateway.ruleconfig import RouteConfig
 from protocols.errors import ConfigError
+from protocols.tls import make_context
 
 READ_AT_START: Final = ("name", "zone", "directory", "cluster_auth", "clusters", "limits")
 """A reload takes all other keys as they are now, the listeners of protocols included."""
@@ -51,6 +52,20 @@ def refuse_new_clusters(running: GatewayConfig, new: Loaded) -> None:
         for name in _clusters_of(route)
         if name not in running.clusters
     ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def refuse_unreadable_tls(running: GatewayConfig, new: Loaded) -> None:
+    """Before a listener that changed is closed for it. Raises ConfigError."""
+    problems: list[str] = []
+    for name, item in new.config.listeners.items():
+        if item.tls is None or not item.enabled or item == running.listeners.get(name):
+            continue
+        try:
+            make_context(item.tls)
+        except OSError as error:
+            problems.append(new.document.problem(("listeners", name, "tls"), str(error)))
     if problems:
         raise ConfigError(problems)
 

@@ -158,7 +158,7 @@ async def _serve(build: Callable[[], Daemon]) -> int:
             if (error := starting.result()) is not None:
                 raise error
             collector = garbage.begin(loop)
-            loop.add_signal_handler(signal.SIGHUP, _on_reload, daemon, tasks)
+            loop.add_signal_handler(signal.SIGHUP, Reloads(daemon, tasks).ask)
             write_ready(daemon.ready_line())
             await stop.wait()
         logger.info("draining")
@@ -209,18 +209,30 @@ def _on_stop(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _on_reload(daemon: Daemon, tasks: Tasks) -> None:
-    tasks.start(_reload(daemon), name="reload")
+class Reloads:
+    """One after the other; of those that are asked for during one, one more follows."""
 
+    def __init__(self, daemon: Daemon, tasks: Tasks) -> None:
+        self._daemon = daemon
+        self._tasks = tasks
+        self._turn = asyncio.Lock()
+        self._is_asked = False
 
-async def _reload(daemon: Daemon) -> None:
-    try:
-        await daemon.reload()
-    except ConfigError as error:
-        for problem in error.problems:
-            logger.error("reload refused: %s", problem)
-    else:
-        logger.info("reloaded")
+    def ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self._tasks.start(self._next(), name="reload")
+
+    async def _next(self) -> None:
+        async with self._turn:
+            self._is_asked = False
+            try:
+                await self._daemon.reload()
+            except ConfigError as error:
+                # one line: lines of a kind are folded
+                logger.error("reload refused: %s", "; ".join(error.problems))
+            else:
+                logger.info("reloaded")
 
 
 @contextlib.contextmanager

@@ -128,11 +128,17 @@ def test_sighup_swaps_the_rules_or_changes_nothing(tmp_path: Path) -> None:
         up.signal(signal.SIGHUP)
         wait_until(lambda: "reloaded" in up.log(), "the reload")
         assert route() == "two"
-        for key in ("zone", "limits"):
-            assert f"{key} changed: this takes effect at the next start" in up.log()
+        assert "zone, limits changed: this takes effect at the next start" in up.log()
         file.write_text("routes: [{name: three, to: [{cluster: defalt}]}]\n")
         up.signal(signal.SIGHUP)
         wait_until(lambda: "'defalt' is no cluster" in up.log(), "the refusal")
+        assert route() == "two"
+        taken = up.addresses["amqp"]
+        extra = f"listeners: {{ extra: {{protocol: mqtt, bind: '{taken}'}} }}\n"
+        file.write_text("routes: [{name: four, to: [{cluster: default}]}]\n" + extra)
+        up.signal(signal.SIGHUP)
+        refusal = f"reload refused: listener extra cannot listen on {taken}"
+        wait_until(lambda: refusal in up.log(), "the refusal")
         assert route() == "two"
         assert up.port("mqtt") == port
         assert up.stop() == 0

@@ -4,7 +4,12 @@ import pytest
 
 from gateway.config import Loaded
 from gateway.config import read as read_config
-from gateway.reloading import in_force, refuse_new_clusters, waiting_keys
+from gateway.reloading import (
+    in_force,
+    refuse_new_clusters,
+    refuse_unreadable_tls,
+    waiting_keys,
+)
 from protocols.errors import ConfigError
 
 
@@ -46,3 +51,12 @@ def test_a_route_to_a_cluster_that_is_not_connected_is_refused(use: str) -> None
     with pytest.raises(ConfigError, match=r"routes\[0\]: cluster 'us' is there from the next"):
         refuse_new_clusters(read(STARTED).config, read(text))
     refuse_new_clusters(read(STARTED).config, read(CHANGED))
+
+
+def test_a_certificate_that_cannot_be_read_is_refused_before_its_listener_closes() -> None:
+    """Of a listener that changed; the others' files are their own affair."""
+    text = STARTED + "listeners: { mqtt: {protocol: mqtt, bind: '127.0.0.1:1', tls: TLS} }\n"
+    broken = read(text.replace("TLS", "{cert: gone.pem, key: gone.key}"))
+    with pytest.raises(ConfigError, match=r"listeners\.mqtt\.tls: .*gone\.pem"):
+        refuse_unreadable_tls(read(STARTED).config, broken)
+    refuse_unreadable_tls(broken.config, broken)
