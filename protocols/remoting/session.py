@@ -1,9 +1,8 @@
 """
 One connection of a RocketMQ client to the gateway: who it is, and what each request becomes.
 
-Sends are answered from the pipeline's callback, in order and without a task; everything that
-waits (pulls, heartbeats, offsets) runs as a task of its own, because its answers may come in
-any order.
+Sends are ``publishing``'s. Everything that waits (pulls, heartbeats, offsets) runs as a task of its
+own, because its answers may come in any order.
 """
 
 import asyncio
@@ -15,31 +14,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from protocols import clock
-from protocols.canonical import Call, Identity, Message, SendResults
+from protocols.canonical import Call, Identity
 from protocols.errors import Code, GatewayError, PeerError, Refused
 from protocols.observing import ClientInfo
 from protocols.pipeline import Credentials
-from protocols.remoting import batching, requests
+from protocols.remoting import requests
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.consumer import Consumer
-from protocols.remoting.handles import RETRY_PREFIX
-from protocols.remoting.headers import HeaderError, SendHeader, send_header
-from protocols.remoting.held import held_fields
+from protocols.remoting.headers import HeaderError
 from protocols.remoting.host import Host
 from protocols.remoting.mapping import (
-    Heads,
-    is_retry_topic,
-    qualified,
     refusal,
-    send_answer_fields,
-    to_messages,
 )
-from protocols.remoting.numbering import ALL_BROKERS, names_no_broker
 from protocols.remoting.peer import Peer
+from protocols.remoting.publishing import Publishing
 from protocols.remoting.repeats import Repeats
-from protocols.remoting.replying import REPLY_TO
-from protocols.remoting.requesting import request_of
 from protocols.remoting.signing import ACCESS_KEY, SIGNATURE, signed_content
 
 logger = logging.getLogger("tidegate.remoting")
@@ -104,10 +94,9 @@ class Session:
         self.repeats = Repeats()
         self._born = clock.monotonic()
         self._beat = asyncio.Event()
-        self._heads = Heads()
         self._calls: dict[str, Call] = {}
+        self._publishing = Publishing(self)
         self._waiting_count = 0
-        self._batch_count = 0  # whose topic is being looked at; others stay behind them
         self._backlog: list[RemotingCommand] = []
         self._is_draining = False
         self._is_moving = False
@@ -150,14 +139,14 @@ class Session:
                     call = await self._authenticate(command)
                 except Refused as error:
                     self._backlog.pop(0)
-                    self._refuse(command, error)
+                    self.refuse(command, error)
                     continue
                 self._backlog.pop(0)
                 self.call = call
                 self._dispatch(command, call)
         finally:
             self._is_draining = False
-            self._resume()
+            self.resume()
 
     async def _authenticate(self, command: RemotingCommand) -> Call:
         """The caller; each signature is checked, because it covers its request. Raises Refused."""
@@ -228,7 +217,7 @@ class Session:
 
     def _dispatch(self, command: RemotingCommand, call: Call) -> None:
         if command.code in SENDS:
-            self._send(command, call)
+            self._publishing.send(command, call)
             return
         handler = requests.HANDLERS.get(command.code)
         if handler is None:
@@ -240,7 +229,7 @@ class Session:
                 ),
             )
         elif self._waiting_count >= WAITING_MAX:
-            self._refuse(command, Refused(Code.TOO_MANY_REQUESTS, "connection", "too many waits"))
+            self.refuse(command, Refused(Code.TOO_MANY_REQUESTS, "connection", "too many waits"))
         else:
             self._waiting_count += 1
             self.host.tasks.start(self._run(handler, command, call), name=f"{command.code}")
@@ -288,153 +277,12 @@ class Session:
         if not command.is_oneway:
             self.peer.send((answer,))
 
-    def _refuse(self, command: RemotingCommand, error: Refused) -> None:
+    def refuse(self, command: RemotingCommand, error: Refused) -> None:
         self.answer(command, refusal(command, error))
 
-    # ── send ────────────────────────────────────────────────────────────────────────────
-
-    def _send(self, command: RemotingCommand, call: Call) -> None:
-        settings = self.host.settings
-        try:
-            header = send_header(command)
-            if not header.topic:
-                raise Refused(Code.ILLEGAL_TOPIC, "topic", "a topic's name has 1 to 127 characters")
-            if header.broker in ("", ALL_BROKERS):
-                topic = qualified(call.tenant, header.topic)
-                header = self.host.numbering.sent_to(topic, header)
-            messages = to_messages(
-                header,
-                bytes(command.body),
-                self._heads,
-                now_ms=clock.wall_ms(),
-                body_bytes_max=settings.body_bytes_max,
-            )
-        except HeaderError as error:
-            self.answer(command, command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error)))
-            return
-        except Refused as error:
-            self._refuse(command, error)
-            return
-        if call.tenant and messages[0].producer_group:
-            group = qualified(call.tenant, messages[0].producer_group)
-            messages = [message._replace(producer_group=group) for message in messages]
-        if is_retry_topic(header.topic):
-            self.host.tasks.start(self._give_up(command, call, header, messages[0]), name="retry")
-            return
-        if REPLY_TO in header.properties:
-            self.host.tasks.start(self._ask(command, call, messages[0]), name="request")
-            return
-        if header.is_batch and (
-            self._batch_count or self.host.may_keep_batches(call, header.topic)
-        ):
-            self._batch_count += 1
-            self.host.tasks.start(self._post_batch(command, call, header, messages), name="batch")
-            return
-        self._post(command, call, messages, is_first=True)
-
-    async def _post_batch(
-        self, command: RemotingCommand, call: Call, header: SendHeader, messages: list[Message]
-    ) -> None:
-        """A batch to a topic that keeps batches together, or of which that is not known yet."""
-        batch_id = await batching.batch_id(self.host, call, header)
-        self._batch_count -= 1
-        if batch_id:
-            messages = batching.marked(messages, batch_id)
-        self._post(command, call, messages, is_first=True, batch_id=batch_id)
-
-    def _post(
-        self,
-        command: RemotingCommand,
-        call: Call,
-        messages: list[Message],
-        *,
-        is_first: bool,
-        batch_id: str = "",
-    ) -> None:
-        settings = self.host.settings
-
-        def done(results: SendResults) -> None:
-            if results.is_all_stored:
-                found = [results[index] for index in range(len(results))]
-                fields = send_answer_fields(found, self.address, is_traced=settings.trace)
-                if names_no_broker(command):
-                    topic = qualified(call.tenant, messages[0].head.topic)
-                    fields["queueId"] = str(self.host.numbering.number(topic, found[0]))
-                fields |= held_fields(self, call, messages[0], found[0], clock.wall_ms())
-                if batch_id:
-                    batching.as_one(fields, batch_id)
-                self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
-                return
-            failed = next(
-                result
-                for result in (results[index] for index in range(len(results)))
-                if result.code != Code.OK
-            )
-            if failed.code == Code.TOPIC_NOT_FOUND and is_first:
-                self.host.batch_topics.forget(qualified(call.tenant, messages[0].head.topic))
-                self.host.tasks.start(self._make_topic(command, call, messages), name="topic")
-                return
-            self._refuse(command, Refused(failed.code, messages[0].head.topic, failed.hint))
-
-        if self.host.services.pipeline.is_congested(call):
-            self.peer.pause()
-            self.host.services.pipeline.when_clear(self._resume, call)
-        self.host.services.pipeline.post(call, messages, done)
-
-    async def _give_up(
-        self, command: RemotingCommand, call: Call, header: SendHeader, message: Message
-    ) -> None:
-        """
-        A consumer sends a message to its group's retry topic: an orderly one has given it up.
-
-        Others do when a send-back failed: refused, so that they try that again; here a message
-        comes back from its place, not from a copy.
-        """
-        group = header.topic[len(RETRY_PREFIX) :]
-        consumer = self.consumers.get(group)
-        is_dead = consumer is not None and bool(consumer.locked)
-        is_dead = is_dead or 0 <= header.reconsume_max < header.reconsume_count
-        try:
-            if not is_dead:
-                raise Refused(Code.PRECONDITION_FAILED, header.topic, "send the message back (36)")
-            named = dict(message.properties)
-            topic, origin = named.get("RETRY_TOPIC", ""), named.get("ORIGIN_MESSAGE_ID", "")
-            result = await requests.bury_message(self, call, group, message, topic, origin)
-        except Refused as error:
-            self._refuse(command, error)
-            return
-        fields = send_answer_fields([result], self.address, is_traced=self.host.settings.trace)
-        self.answer(command, command.answer(ResponseCode.SUCCESS, fields))
-
-    async def _ask(self, command: RemotingCommand, call: Call, message: Message) -> None:
-        """A request: its answer is to find the way back here."""
-        try:
-            message = await request_of(self, message)
-        except Refused as error:
-            self._refuse(command, error)
-            return
-        self._post(command, call, [message], is_first=True)
-
-    def _resume(self) -> None:
+    def resume(self) -> None:
         if self.peer.is_open:
             self.peer.resume()
-
-    async def _make_topic(
-        self, command: RemotingCommand, call: Call, messages: list[Message]
-    ) -> None:
-        """A send to a topic that nobody made: made now if that is allowed, then once more."""
-        topic = messages[0].head.topic
-        try:
-            info = await self.host.topic(call, topic)
-        except Refused as error:
-            self._refuse(command, error)
-            return
-        if info is None:
-            self._refuse(command, Refused(Code.TOPIC_NOT_FOUND, topic, "no such topic"))
-            return
-        is_numbered = names_no_broker(command)
-        fitting = self._heads.fit(messages, info, is_numbered=is_numbered)
-        self._post(command, call, fitting, is_first=False)
 
     # ── end ─────────────────────────────────────────────────────────────────────────────
 
