@@ -52,9 +52,12 @@ class CopyMaker:
         """*place*: where the primary (or, without one, the spread queues' copy) goes."""
         home = place[0] if place is not None else next(iter(pinned))
         queue_id = place[1] if place is not None and self._is_primary else 0
+        here = list(_chunks((*spread, *pinned.get(home, ()))))
+        if self._is_apart_at(home) and here[0]:
+            here.insert(0, ())  # who reads the message queue finds no properties in the body
         copies = [
             self._copy(home, queue_id, chunk, is_primary=self._is_primary and index == 0)
-            for index, chunk in enumerate(_chunks((*spread, *pinned.get(home, ()))))
+            for index, chunk in enumerate(here)
         ]
         for link, queues in pinned.items():
             if link is not home:
@@ -66,6 +69,9 @@ class CopyMaker:
                 if not copy.is_primary:
                     copy.ordinal = ordinals[copy.link] = ordinals.get(copy.link, 0) + 1
         return tuple(copies)
+
+    def _is_apart_at(self, home: StoreLink) -> bool:
+        return self._head.is_apart and self._is_primary and home.capabilities.is_tidegate
 
     def _copy(
         self, link: StoreLink, queue_id: int, queues: Sequence[QueueRef], *, is_primary: bool

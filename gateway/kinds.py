@@ -186,6 +186,7 @@ def is_plain(head: Head) -> bool:
         and not head.retain
         and not head.is_late
         and head.is_in_topic
+        and not head.is_apart
         and head.message_queue_id < 0
         and not head.broker
         and not head.is_fifo

@@ -190,6 +190,12 @@ class Head:
     is_in_topic: bool = True
     """The primary copy goes to a message queue of the topic; False: light queues only."""
 
+    is_apart: bool = False
+    """
+    Its messages have more properties than a record has room for. The light queues list a record of
+    their own, with them behind the body; the one in the message queue goes without.
+    """
+
     message_queue_id: int = -1
     """Queue id the publisher insists on (RocketMQ remoting); -1: ours to choose."""
 

@@ -415,10 +415,10 @@ def _encode_item(
     ):
         extra = encode_extra(message)
         flags |= held_flags(message)
-        if message.sys_flag & MORE and len(extra) > copy.template.room:
-            least, more = encode_apart(message)
-            if len(more) <= MORE_BYTES_MAX:
-                body, extra, packing = body + more, least, MORE
+        if copy.head.is_apart:
+            extra, more = encode_apart(message)
+            if not copy.is_primary:
+                body, packing = body + more, packing | MORE
     size = copy.template.add(
         pieces,
         body,
@@ -467,8 +467,7 @@ def held_flags(message: Message) -> int:
 
 def packing_of(message: Message) -> int:
     """sysFlag of its record."""
-    flags = message.sys_flag & ~MORE
-    return flags | PREPARED if message.producer_group else flags
+    return message.sys_flag | PREPARED if message.producer_group else message.sys_flag
 
 
 def encode_extra(message: Message) -> bytes:
@@ -477,8 +476,15 @@ def encode_extra(message: Message) -> bytes:
 
 
 def encode_apart(message: Message) -> tuple[bytes, bytes]:
-    """The same where a record has no room for them: (what a store looks at, the publisher's)."""
+    """
+    The same where a record has no room for them: (what a store looks at, the publisher's).
+
+    Raises Refused if they are too many to stand anywhere.
+    """
     more = encode_properties(_own(message))
+    if len(more) > MORE_BYTES_MAX:
+        what = f"{len(more)} bytes of properties"
+        raise Refused(Code.MESSAGE_PROPERTIES_TOO_LARGE, what, f"at most {MORE_BYTES_MAX}")
     return encode_properties([*_told(message), (MORE_BYTES, str(len(more)))]), more
 
 

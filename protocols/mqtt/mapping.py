@@ -9,6 +9,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -19,7 +20,7 @@ from protocols.mqtt.naming import PLAIN, Naming
 from protocols.mqtt.packets import PacketProperties, PropertyValue
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.topics import is_valid_name
-from protocols.remoting.records import MORE
+from protocols.remoting.records import PROPERTIES_BYTES_MAX, encode_properties
 from protocols.stored_names import (
     BASE64_PREFIX,
     ESCAPED_PREFIX,
@@ -44,6 +45,9 @@ there is room to spare."""
 HEADS_SPARE: Final = 1 << 17
 """Further topics of all connections of the process together (some 0.7 kB each): what a client
 publishes to is decided once only as long as it is remembered, and some speak for thousands."""
+
+OWN_BYTES: Final = 1024
+"""What a record says besides its address and the publisher's properties."""
 
 # ── property names ──────────────────────────────────────────────────────────────────────
 
@@ -252,15 +256,28 @@ def message_of(
     if not properties:
         return Message(head, payload, once_key=once_key, deliver_at_ms=deliver_at_ms)
     expiry_s = find_int(properties, Property.MESSAGE_EXPIRY, -1)
+    stored = as_binary_event(stored_properties(properties))
     return Message(
-        head,
+        _apart(head) if is_large(stored, head.subject) else head,
         payload,
-        properties=as_binary_event(stored_properties(properties)),
+        properties=stored,
         once_key=once_key,
         expires_at_ms=wall_ms + expiry_s * 1000 if expiry_s >= 0 else 0,
         deliver_at_ms=deliver_at_ms,
-        sys_flag=MORE,
     )
+
+
+def is_large(stored: Properties, subject: str) -> bool:
+    """Whether a record may have no room for them."""
+    room = PROPERTIES_BYTES_MAX - OWN_BYTES - 2 * len(subject.encode())
+    chars = sum([len(name) + len(value) + 2 for name, value in stored])
+    return 4 * chars > room and len(encode_properties(stored)) > room
+
+
+@lru_cache(maxsize=64)
+def _apart(head: Head) -> Head:
+    """The pipeline remembers decisions by head."""
+    return replace(head, is_apart=True)
 
 
 def clearing(messages: Sequence[Message], heads: Heads) -> Sequence[Message]:

@@ -8,7 +8,7 @@ import msgspec
 
 from protocols.canonical import ONCE_BYTES, Head, Message, Properties
 from protocols.errors import Code, Refused
-from protocols.mqtt.mapping import TAG, stored_properties
+from protocols.mqtt.mapping import TAG, is_large, stored_properties
 from protocols.mqtt.packet_ids import (
     ALL,
     PACKET_ID_MAX,
@@ -21,7 +21,6 @@ from protocols.mqtt.packet_ids import (
 from protocols.mqtt.packets import NEVER_EXPIRES_S, Will
 from protocols.mqtt.properties import Property, find_int
 from protocols.mqtt.session import Subscribed
-from protocols.remoting.records import MORE
 
 SESSION_PREFIX = "mqtt/session/"
 SHARE_PREFIX = "mqtt/share/"
@@ -70,6 +69,7 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             clears_retained=self.retain and not self.payload,
             order_key=client_id,
             properties=(("mqtt_topic", self.topic), ("mqtt_qos", str(self.qos))),
+            is_apart=is_large(self.properties, self.topic),
         )
         return Message(
             head,
@@ -77,7 +77,6 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             properties=self.properties,
             once_key=once_key,
             expires_at_ms=wall_ms + self.expiry_s * 1000 if self.expiry_s >= 0 else 0,
-            sys_flag=MORE,
         )
 
 

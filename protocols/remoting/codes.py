@@ -191,8 +191,8 @@ class SysFlag(IntFlag):
     COMPRESSION_ZLIB = 0x300
     MORE_PROPERTIES = 0x100000
     """
-    Ours, unused by RocketMQ. A record's body ends with properties (``records.MORE_BYTES``); of a
-    message to be stored: it may, if there are too many (who reads by other protocols misses them).
+    Ours, unused by RocketMQ. The body ends with properties (``records.MORE_BYTES``); no record of a
+    message queue has it.
     """
 
 

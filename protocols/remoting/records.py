@@ -70,8 +70,8 @@ UNUSUAL: Final = HOSTS_V6 | MORE
 """Not to be read at the fixed places, or not as it stands there."""
 
 MORE_BYTES: Final = "TG_MORE_BYTES"
-"""How many bytes at the end of the body are text of properties for which the record's 16 bits of
-length have no room."""
+"""How many bytes of properties there are for which the record's 16 bits of length have no room: at
+the end of the body, or, in the record of a message queue, left out."""
 
 MORE_BYTES_MAX: Final = 512 << 10
 

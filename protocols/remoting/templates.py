@@ -44,7 +44,6 @@ class RecordTemplate:
         "_store_host",
         "_tail",
         "_topic_field",
-        "room",
         "topic",
     )
 
@@ -70,9 +69,6 @@ class RecordTemplate:
         self._shared_for = (-1, -1, -1, 0)
         size = len(UNIQ_KEY) + self.ID_BYTES + len(self._tail)
         check_properties_size(size)
-        self.room = PROPERTIES_BYTES_MAX - size
-        """Bytes that are left for a message's own properties."""
-
         self._middle = self._topic_field + _U16.pack(size) + UNIQ_KEY
         self._base_size = BODY_AT + len(self._topic_field) + 2 + size
 

@@ -17,7 +17,7 @@ from protocols.errors import Code
 from protocols.remoting import sending
 from protocols.remoting.command import RemotingCommand
 from protocols.remoting.peer import Peer
-from protocols.remoting.records import MORE, MORE_BYTES_MAX
+from protocols.remoting.records import MORE_BYTES_MAX, decode_record
 from tests.support.core import Core, call, messages, turns, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_store import ScriptedNameServer, ScriptedStore, filter_key
@@ -410,20 +410,25 @@ async def test_properties_too_large_are_refused_alone(world: World) -> None:
     assert codes == [Code.OK, Code.MESSAGE_PROPERTIES_TOO_LARGE, Code.OK]
 
 
-async def test_properties_that_may_stand_behind_the_body(world: World) -> None:
-    """What the store looks at stays in its place; they are bounded, too."""
-    sent = messages("x", b"1", b"2")
+async def test_properties_that_no_record_has_room_for(world: World) -> None:
+    """The light queues list a record with them; the message queue's has the payload alone."""
+    subscribe(world, "x")
+    head = Head(subject="x", is_apart=True)
     pairs = [(("n", "v" * size),) for size in (40_000, MORE_BYTES_MAX)]
     results = await world.core.pipeline.send(
         call(),
         [
-            message._replace(properties=more, sys_flag=MORE, expires_at_ms=9_000_000_000_000)
-            for message, more in zip(sent, pairs, strict=True)
+            Message(head, body, properties=more, expires_at_ms=9_000_000_000_000)
+            for body, more in zip((b"1", b"2"), pairs, strict=True)
         ],
     )
     assert [x.code for x in results] == [Code.OK, Code.MESSAGE_PROPERTIES_TOO_LARGE]
-    ((_, _, body),) = world.stored()
-    assert body == b"1"
+    assert results[0].matched_count == 1
+    assert world.stored() == [("mqtt", (), b"1"), ("mqtt", (filter_key("x"),), b"1")]
+    ((frame,),) = [store.frames for store in (world.a, world.b) if store.frames]
+    size = frame.items[0].length
+    first, second = decode_record(frame.records[:size]), decode_record(frame.records[size:])
+    assert (first.more, second.more) == (b"", b"n\x01" + b"v" * 40_000 + b"\x02")
 
 
 async def test_unknown_topic(world: World) -> None:
