@@ -68,12 +68,15 @@ def _builder(
 ) -> "Callable[[], Gateway]":
     from gateway.app import Gateway
     from gateway.local import local_parts
+    from protocols.daemon.lifecycle import use_large_pages
 
     local = None
     if is_local:
         local = local_parts(loaded, namesrv=namesrv, data=options.data or DEFAULT_DATA)
 
     def build() -> Gateway:
+        if local is not None:  # a tenth less CPU a message, as in a store by itself
+            use_large_pages(2 * local.store_config.limits.cache_bytes_max)
         return Gateway(loaded, read_again=read, local=local, shows_guide=shows_guide)
 
     return build

@@ -55,6 +55,10 @@ def test_up_is_ready_and_drains_on_sigterm(tmp_path: Path) -> None:
         console = f"http://{up.addresses['admin']}/?token="
         wait_until(lambda: console in up.log(), "the last of the lines to paste")
         assert "mosquitto_pub" in up.log()
+        if Path("/sys/kernel/mm/transparent_hugepage").exists():
+            heap = Path(f"/proc/{up.process.pid}/smaps").read_text().partition("[heap]")[2]
+            flags = heap.partition("VmFlags:")[2].partition("\n")[0]
+            assert "hg" in flags.split()  # a store has its heap in large pages here, too
         assert up.stop() == 0
         assert not pid_file.exists()
         lines = [line for line in up.log().splitlines() if line.startswith("{")]
