@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from namesrv.config import NamesrvConfig
+from namesrv.files import check_writable
 from namesrv.kvconfig import KvTable
 from namesrv.members import MemberFile
 from namesrv.metrics import Metrics
@@ -46,9 +47,14 @@ class NameServer:
         return self._server.address
 
     async def start(self) -> None:
-        """Serve. Raises ConfigError (damaged table) or OSError (address in use)."""
+        """
+        Serve.
+
+        Raises ConfigError (damaged table) or OSError (address in use, folder not to be written).
+        """
         config = self._config
         self._kv.load()
+        check_writable(config.data)
         self._members.load(clock.monotonic())
         registry = Registry(lost_s_max=config.lost_ms_max / 1000, topics_max=config.topics_max)
         self.handler = NameServerHandler(
@@ -100,7 +106,7 @@ class NameServer:
 
     async def reload(self) -> None:
         """SIGHUP: nothing of a name server's file counts before its next start."""
-        logger.warning("a name server reads its settings at its start only")
+        raise ConfigError(["a name server reads its settings at its start only"])
 
     def ready_line(self) -> str:
         http = f" metrics={self.http_address}" if self.http_address else ""

@@ -15,6 +15,13 @@ def write_whole(path: Path, content: bytes) -> None:
         _write(path, content)
 
 
+def check_writable(folder: Path) -> None:
+    """Make *folder*, and see at the start that files can be written there. Raises OSError."""
+    probe = folder / "writable"
+    write_whole(probe, b"")
+    probe.unlink()
+
+
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(path.suffix + ".tmp")

@@ -2,27 +2,45 @@
 
 import types
 import typing
+from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+TRUTHS: Final = ("true", "false")
+
 
 class CheckedModel(BaseModel):
-    """``true`` is no number here; pydantic takes it for 1."""
+    """``true`` is no number here, and 0, 1 or "yes" no truth; pydantic takes each for the other."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and not _takes_truth(cls, info.field_name or ""):
-            raise PydanticCustomError("truth_for_another", "should not be true or false")
+    def _truth_is_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        truth = _truth(cls, info.field_name or "")
+        if isinstance(value, bool):
+            if truth is Truth.NEVER:
+                raise PydanticCustomError("truth_for_another", "should not be true or false")
+        elif truth is Truth.ONLY and value is not None and str(value).lower() not in TRUTHS:
+            raise PydanticCustomError("another_for_truth", "should be true or false")
         return value
 
 
+class Truth(Enum):
+    """Whether a setting may be true or false."""
+
+    NEVER = 0
+    TOO = 1
+    ONLY = 2
+
+
 @cache
-def _takes_truth(model: type[BaseModel], field: str) -> bool:
-    return any(arm in (bool, Any, object) for arm in _arms(model.model_fields[field].annotation))
+def _truth(model: type[BaseModel], field: str) -> Truth:
+    arms = _arms(model.model_fields[field].annotation)
+    if not any(arm in (bool, Any, object) for arm in arms):
+        return Truth.NEVER
+    return Truth.ONLY if set(arms) <= {bool, types.NoneType} else Truth.TOO
 
 
 def _arms(annotation: Any) -> list[Any]:

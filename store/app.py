@@ -168,7 +168,7 @@ class Store:
 
     async def reload(self) -> None:
         """Nothing of a store changes while it runs; its topics and groups do, by request."""
-        logger.warning("a store reads its settings at its start only")
+        raise ConfigError(["a store reads its settings at its start only"])
 
     def ready_line(self) -> str:
         http = f" metrics={self._http.address}" if self._http is not None else ""

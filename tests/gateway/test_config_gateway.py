@@ -314,6 +314,20 @@ throttle: [{ name: a, publish: true }]
     ]
 
 
+@pytest.mark.parametrize("value", ["0", "1", "1.0", "2", '"1"', '"yes"', '"on"', '""', "[]"])
+def test_no_number_is_a_truth(value: str) -> None:
+    """Nor what pydantic takes for one."""
+    assert problems(f"limits: {{}}\nlisteners: {{ mqtt: {{ enabled: {value} }} }}\n") == [
+        "gw.yaml:2:31 listeners.mqtt.enabled: should be true or false"
+    ]
+
+
+@pytest.mark.parametrize("value", ["true", "false", "True", '"true"', '"${NONE:-FALSE}"'])
+def test_a_truth_may_be_text(value: str) -> None:
+    """As it comes from the environment into a quoted place."""
+    read(f"listeners: {{ mqtt: {{ enabled: {value} }} }}\n")
+
+
 def test_a_mistake_inside_a_list_of_a_protocol_is_shown_there() -> None:
     """The line is that of the list's entry."""
     text = "mqtt:\n  rewrite:\n    - { topic: a/b, to: c }\n    - { topic: a/b }\n"

@@ -211,6 +211,17 @@ async def test_key_value_table_survives(
     await again.stop()
 
 
+async def test_a_folder_that_cannot_be_written_is_found_at_the_start(tmp_path: Path) -> None:
+    """Not when the first broker registers; a folder that is not there is made."""
+    made = NameServer(NamesrvConfig(bind="127.0.0.1:0", data=tmp_path / "a" / "b"))
+    await made.start()
+    await made.stop()
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        await NameServer(NamesrvConfig(bind="127.0.0.1:0", data=tmp_path / "file")).start()
+
+
 async def test_damaged_table_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "kvConfig.json").write_text("{")
     with pytest.raises(ConfigError, match="no key-value table"):
