@@ -9,7 +9,8 @@ difference of a seed is printed with the steps before it.
 Left out of the comparison is what Mosquitto 2.0 does in its own way: one copy for each overlapping
 subscription (and which options win), topic aliases, codes of UNSUBACK, what is left of a message
 expiry, QoS 0 subscriptions of absent sessions, and PUBREL's place among others. What still shows:
-Mosquitto 2.0.11 keeps No Local when a filter is subscribed again without it [MQTT-3.8.4-3].
+Mosquitto 2.0.11 keeps No Local, and the lack of Retain As Published, when a filter is subscribed
+again otherwise [MQTT-3.8.4-3].
 """
 
 import argparse
