@@ -302,15 +302,15 @@ limits: { connections_max: true }
 throttle: [{ name: a, publish: true }]
 """
     assert problems(text) == [
-        "gw.yaml:2:28 limits.connections_max: should not be true or false",
-        "gw.yaml:3:32 throttle[0].publish: should not be true or false",
+        "gw.yaml:2:28 limits.connections_max: should be a whole number",
+        "gw.yaml:3:32 throttle[0].publish: should be a number",
     ]
     text = "mqtt: { receive_max: true, connect_s_max: true, anonymous: true }\n"
     with pytest.raises(ConfigError) as caught:
         build_adapters(read(text))
     assert caught.value.problems == [
-        "gw.yaml:1:43 mqtt.connect_s_max: should not be true or false",
-        "gw.yaml:1:22 mqtt.receive_max: should not be true or false",
+        "gw.yaml:1:43 mqtt.connect_s_max: should be a number",
+        "gw.yaml:1:22 mqtt.receive_max: should be a whole number",
     ]
 
 
