@@ -7,15 +7,14 @@ import msgspec
 import pytest
 
 from protocols import clock
-from protocols.canonical import Call, Identity
 from protocols.directory import Put, PutResult
 from protocols.mqtt import wills
 from protocols.mqtt.packets import V5, Connect
 from protocols.mqtt.records import SessionRecord, WillRecord, decode_session, encode_session
-from protocols.mqtt.sessions import Opening, Sessions
-from tests.support.fake_services import FakeBroker, FakeServices
+from tests.support.fake_services import FakeBroker
 from tests.support.mqtt_client import MqttClient
 from tests.support.mqtt_front import gateway, until
+from tests.support.mqtt_sessions import Holder, World, opening
 
 WILL = WillRecord(topic="w", payload=b"dead", qos=1)
 HELD = SessionRecord(
@@ -28,48 +27,6 @@ HELD = SessionRecord(
     is_connected=True,
     will=WILL,
 )
-
-
-class Holder:
-    """A connection."""
-
-    def take_over(self) -> None: ...
-
-    async def left(self) -> None: ...
-
-
-def opening(*, expiry_s: int = 0) -> Opening:
-    call = Call(protocol="mqtt", listener="mqtt", identity=Identity(name="x"), client_id="c")
-    return Opening(call, not expiry_s, expiry_s, None)
-
-
-class World:
-    """One gateway's sessions over a record that is there."""
-
-    def __init__(self, record: SessionRecord) -> None:
-        self.services = FakeServices()
-        self.broker, self.key = self.services.broker, record.key
-        self.write(record)
-        self.sessions = Sessions(self.services)
-
-    def write(self, record: SessionRecord) -> None:
-        self.broker.write(Put(record.key, encode_session(record)), "gw-1", 1)
-
-    @property
-    def record(self) -> SessionRecord:
-        value = self.broker.records[self.key].value
-        assert value is not None
-        return decode_session(value)
-
-    @property
-    def is_over(self) -> bool:
-        """The session has ended."""
-        return self.key not in self.broker.records
-
-    @property
-    def sent(self) -> list[bytes]:
-        """Bodies of what was published, or tried to be."""
-        return [bytes(message.body) for message in self.services.pipeline.sent]
 
 
 @pytest.fixture
