@@ -13,7 +13,7 @@ from protocols.canonical import Call, Head
 from protocols.errors import Code, Refused
 
 DECISIONS_MAX: Final = 1 << 17
-"""Decisions kept, over all connections (some 2.5 kB each): one for each of as many clients as
+"""Decisions kept, over all connections (some 2 kB each): one for each of as many clients as
 connect by default, and some more. Those of a connection end with it."""
 
 FORGOTTEN_PARTS: Final = 64
@@ -32,9 +32,11 @@ class Decision:
     """What was decided for one call and head."""
 
     __slots__ = (
-        "_copies",
         "_is_movable",
+        "_made",
+        "_made_at",
         "_make_copies",
+        "_others",
         "_pinned",
         "_places",
         "buckets",
@@ -81,7 +83,12 @@ class Decision:
         self._is_movable = is_movable
         self._pinned = pinned
         self._make_copies = make_copies
-        self._copies: dict[int, tuple[Copy, ...]] = {}
+        self._made: tuple[Copy, ...] = ()
+        self._made_at = -1
+        """Index of the place that ``_made`` is for."""
+
+        self._others: dict[int, tuple[Copy, ...]] | None = None
+        """For other places: most publishers keep to one, and decisions are many."""
 
     def like(self, make_copies: Callable[[Place | None], tuple[Copy, ...]]) -> "Decision":
         """The same message queues, buckets and mirrors; other light queues."""
@@ -121,12 +128,22 @@ class Decision:
             if link.state is LinkState.DOWN:
                 raise away(link.broker)
         index = self._choose(turn) if self._places else 0
-        copies = self._copies.get(index)
-        if copies is None:
+        if index != self._made_at:
+            self._turn_to(index)
+        return self._made
+
+    def _turn_to(self, index: int) -> None:
+        """The place at *index* comes next."""
+        others = self._others
+        made = others.get(index) if others is not None else None
+        if made is None:
             assert self._make_copies is not None
-            place = self._places[index] if self._places else None
-            copies = self._copies[index] = self._make_copies(place)
-        return copies
+            made = self._make_copies(self._places[index] if self._places else None)
+        if self._made_at >= 0:
+            if others is None:
+                others = self._others = {}
+            others[self._made_at] = self._made
+        self._made_at, self._made = index, made
 
     def _choose(self, turn: int) -> int:
         places = self._places

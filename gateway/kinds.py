@@ -8,7 +8,6 @@ own permission and its own match. Everything else is decided in full.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from gateway.clusters.batches import Copy
@@ -107,6 +106,20 @@ class Kind:
         return True
 
 
+class KindCopies:
+    """``Kind.copies`` of one subject; a partial of the method would be four objects."""
+
+    __slots__ = ("_head", "_kind", "_queues")
+
+    def __init__(self, kind: Kind, head: Head, queues: tuple[QueueRef, ...]) -> None:
+        self._kind = kind
+        self._head = head
+        self._queues = queues
+
+    def __call__(self, place: Place | None) -> tuple[Copy, ...]:
+        return self._kind.copies(self._head, self._queues, place)
+
+
 def _text_of(call: Call, head: Head, origin: Origin) -> list[str]:
     """What records of the kind say, cut where the subject stands; empty: cannot be told apart."""
     marked = replace(
@@ -156,7 +169,7 @@ class Kinds:
         for queue in queues:
             if queue.store or queue.cluster not in ("", kind.origin.cluster):
                 return None
-        return first.like(partial(kind.copies, head, queues))
+        return first.like(KindCopies(kind, head, queues))
 
     def learn(self, call: Call, head: Head, decision: Decision) -> None:
         """*decision* was made in full: others of its kind may follow it."""

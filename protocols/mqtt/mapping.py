@@ -32,6 +32,11 @@ from protocols.stored_names import (
 TAG: Final = "mqtt_proxy"
 """Filter word of everything that came in by MQTT; RocketMQ consumers may select it."""
 
+QOS_PROPERTIES: Final[tuple[Properties, ...]] = tuple(
+    [(("mqtt_qos", str(qos)),) for qos in range(3)]
+)
+"""Shared, for there are as many heads as topics in use."""
+
 APACHE_TAG: Final = "MQTT_COMMON"
 """The same of Apache rocketmq-mqtt (``Constants.MQTT_TAG``)."""
 
@@ -220,7 +225,7 @@ class Heads:
     def _make(self, topic: str, qos: int, retain: bool) -> Head:
         subject, delay_s, due_s = self._naming.publish(topic)
         self.has_delayed = self.has_delayed or delay_s + due_s > 0
-        properties: Properties = (("mqtt_qos", str(qos)),)
+        properties = QOS_PROPERTIES[qos]
         if len(subject) <= TWICE_MAX:
             properties = (("mqtt_topic", subject), *properties)
         if retain:

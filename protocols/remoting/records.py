@@ -371,6 +371,7 @@ def encode_record(
     )
 
 
+@lru_cache(1024)  # a hundred thousand subjects of a topic share its bytes
 def encode_topic(topic: str) -> tuple[int, bytes]:
     """(magic, length and name)."""
     name = topic.encode()
