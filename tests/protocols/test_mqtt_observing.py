@@ -14,7 +14,7 @@ from protocols.mqtt.packets import (
     SubscribeItem,
     Will,
 )
-from protocols.mqtt.presence import Presence
+from protocols.mqtt.presence import Ended, Presence
 from protocols.mqtt.records import SessionRecord
 from tests.support.fake_services import FakeBroker, FakeServices
 from tests.support.mqtt_client import MqttClient
@@ -111,6 +111,26 @@ async def test_what_every_listener_of_the_others_sees_is_told_once() -> None:
             presence.orphaned(record)
     await until(lambda: len(events(broker)) == 2)
     assert [one["connection"] for one in events(broker)] == [3, 4]
+
+
+async def test_so_many_events_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further ones are dropped while their store is away; later ones are told again."""
+    monkeypatch.setattr("protocols.mqtt.presence.TELLING_MAX", 2)
+    broker = FakeBroker()
+    broker.topics.add("MQTT_EVENTS")
+    services = FakeServices(broker)
+    telling = Presence("mqtt", "MQTT_EVENTS", services)
+    record = SessionRecord(
+        tenant="", client_id="c", gateway="gw", gateway_epoch=1, owner_epoch=1, incarnation=1
+    )
+    services.pipeline.is_store_away = True
+    for _ in range(3):
+        telling.offline(record, "", Ended("gone", 1, 1))
+    assert len(services.pipeline.sent) == 2
+    services.pipeline.is_store_away = False
+    services.pipeline.store_comes_back()
+    telling.offline(record, "", Ended("gone", 1, 1))
+    assert len(services.pipeline.sent) == 3
 
 
 async def test_nothing_is_told_without_a_topic() -> None:

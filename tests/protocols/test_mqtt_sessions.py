@@ -223,6 +223,19 @@ async def test_a_clean_start_forgets_the_session_before(
     assert dropped == ["mqtt//c"]
 
 
+@pytest.mark.parametrize(
+    ("found", "expiry_s", "is_kept"),
+    [(0, 0, False), (0, 1, True), (60, 0, True)],  # found: what the session before asked for
+)
+async def test_what_is_kept(found: int, expiry_s: int, is_kept: bool) -> None:
+    """What ends with its connection ends with its gateway's lease, too."""
+    world = World(msgspec.structs.replace(FREE, expiry_s=found))
+    await world.sessions.open(opening(expiry_s=expiry_s, clean=False), Holder())
+    record = world.broker.records[world.key]
+    assert (world.record.is_kept, record.gateway == "") == (is_kept, is_kept)
+    await world.sessions.close()
+
+
 # ── letting go ──────────────────────────────────────────────────────────────────────────
 
 

@@ -197,3 +197,26 @@ def test_a_frame_goes_on_as_it_comes() -> None:
     assert outer.data_to_send() == encode_frame(PINGRESP)
     outer.receive_data(wire[9:], now=0.0)
     assert outer.data_to_send() == encode_frame(PINGRESP)
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (125, b"\x82\x7d"),
+        (126, b"\x82\x7e\x00\x7e"),
+        (65535, b"\x82\x7e\xff\xff"),
+        (65536, b"\x82\x7f" + (65536).to_bytes(8, "big")),
+    ],
+)
+def test_a_frame_has_the_shortest_length(size: int, head: bytes) -> None:
+    """RFC 6455, section 5.2."""
+    assert encode_frame(bytes(size)) == head + bytes(size)
+
+
+def test_a_ping_is_answered_once() -> None:
+    connection = opened()
+    for payload in (b"one", b"two"):
+        connection.receive_data(masked(payload, 9), now=0.0)
+        assert connection.data_to_send() == encode_frame(payload, 10)
+    connection.receive_data(masked(b"\xc0\x00"), now=0.0)
+    assert connection.data_to_send() == encode_frame(b"\xd0\x00")

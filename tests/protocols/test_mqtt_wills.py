@@ -57,6 +57,7 @@ async def test_a_takeover_sends_the_will_once(world: World) -> None:
     owned = await world.sessions.open(opening(), Holder())
     assert (world.sent, world.record.owed) == ([b"dead"], ())
     assert owned.version == world.broker.records[world.key].version
+    assert [call.client_id for call in world.broker.forgotten] == ["c"]
 
 
 async def test_a_gateway_that_dies_before_it_sends_the_will_leaves_it_to_others(
@@ -131,3 +132,12 @@ def test_a_delayed_will_is_cancelled_by_who_resumes() -> None:
     kept = msgspec.structs.replace(HELD, expiry_s=60, will=msgspec.structs.replace(WILL, delay_s=5))
     assert wills.taken_over(kept, is_present=True, wall_ms=1) == ()
     assert len(wills.taken_over(kept, is_present=False, wall_ms=1)) == 1
+    for changes in ({"will": WILL}, {"expiry_s": 0}):  # no delay, or none that its end waits for
+        assert (
+            len(
+                wills.taken_over(
+                    msgspec.structs.replace(kept, **changes), is_present=True, wall_ms=1
+                )
+            )
+            == 1
+        )
