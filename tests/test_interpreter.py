@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-GOOD = "sysconfig.get_config_var = lambda name: '--enable-optimizations'"
+GOOD = (
+    "sysconfig.get_config_var = lambda name: '--enable-optimizations'; "
+    "sysconfig.get_path = lambda name: '{headers}'"
+)
 SLOW = "sysconfig.get_config_var = lambda name: ''; sys.base_prefix = '/opt'"
 OLD = "sys.version_info = (3, 9, 2); sys.version = '3.9.2 (old)'"
 BARE = "sys.modules['ensurepip'] = None"
@@ -20,6 +23,10 @@ ABSENT = "sys.exit(127)"
 def interpreter(path: Path, nature: str) -> None:
     """An interpreter of that *nature* at *path*: ours, which is told another tale of itself."""
     path.parent.mkdir(exist_ok=True)
+    headers = path.parent / "headers"
+    headers.mkdir(exist_ok=True)
+    (headers / "Python.h").touch()
+    nature = nature.replace("{headers}", str(headers))
     program = f"import sys, sysconfig; {nature}; exec(sys.stdin.read())"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}"\n')
     path.chmod(0o755)
