@@ -1,6 +1,6 @@
 module rocketmq
 
-go 1.26.8
+go 1.21
 
 require github.com/apache/rocketmq-client-go/v2 v2.1.2
 
