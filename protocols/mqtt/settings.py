@@ -189,8 +189,9 @@ class MqttSettings(DoorSettings):
     opening_max: Count = Field(default=500, ge=1)
     """CONNECTs in work at once; others wait their turn."""
 
-    opening_s_max: float = Field(default=5.0, gt=0)
-    """How long a CONNECT may wait for its turn before it is told 0x89 (3.x: 3)."""
+    opening_s_max: float = Field(default=10.0, gt=0)
+    """How long a CONNECT may wait for its turn before it is told 0x89 (3.x: 3). By default long
+    enough for thousands of kept sessions whose gateway has died."""
 
     mount_point: Annotated[str, AfterValidator(check_mount_point)] = ""
     """Put before every topic and filter of a client and taken off again on the way out:
