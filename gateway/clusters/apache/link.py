@@ -8,12 +8,14 @@ means here and ``fetching`` for how its queues are read.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from gateway.clusters.apache import APACHE, pop, requests
 from gateway.clusters.apache.fetching import LightFetching
 from gateway.clusters.apache.light import LightGroup, LightStream
 from gateway.clusters.apache.mqtt_nodes import Filters
+from gateway.clusters.apache.offsets import Offsets
 from gateway.clusters.apache.polling import ApachePolls
 from gateway.clusters.apache.requests import COMMIT_BIAS
 from gateway.clusters.apache.sender import ApacheSender
@@ -32,7 +34,7 @@ from gateway.clusters.standard import create_topic, pull, search_offset
 from protocols import clock
 from protocols.canonical import Delivery, Properties, QueueRef, ReceiptHandle, StoredMessage
 from protocols.errors import Code, PeerError, Refused
-from protocols.groups import GroupSpec, PopRequest, QueueStat, Start
+from protocols.groups import GroupSpec, PopRequest, QueueStat
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
@@ -85,6 +87,7 @@ class ApacheLink:
             lambda command, timeout_s: self._request(command, timeout_s=timeout_s),
             lambda changes: self.ack_handles(changes, lambda results: None),
         )
+        self._offsets = Offsets(broker, lambda command: self._request(command))
         self._tasks = Tasks(f"apache/{cluster}/{broker}")
         self._groups: dict[str, LightGroup] = {}
         self._by_number: dict[int, LightGroup] = {}
@@ -212,28 +215,17 @@ class ApacheLink:
         if pop.is_popped_by_broker(spec.name):
             return 0  # the broker keeps it, and makes it at the first pop
         group = self._groups.get(spec.name)
+        if group is not None and await self._offsets.was_elsewhere(group, spec):
+            await self.drop_group(spec.name, spec.owner_epoch)
+            group = None
         if group is None:
             group = LightGroup(self._next_number, spec, self.cluster, self.broker)
             self._next_number += 1
             self._groups[spec.name] = self._by_number[group.number] = group
         for topic, tag in group.missing_topics(spec):
-            group.add_queue(topic, tag, await self._start_of(spec, topic))
+            group.add_queue(topic, tag, await self._offsets.start_of(spec, topic))
         group.use(spec)
         return group.number
-
-    async def _start_of(self, spec: GroupSpec, topic: str) -> int:
-        """The committed offset, or for a group without one the start it asks for, committed."""
-        name = requests.light_group(spec.name)
-        answer = await self._request(requests.query_committed(name, topic, self.broker))
-        committed = int_field(answer.fields, "offset", 0) - COMMIT_BIAS
-        if answer.code == ResponseCode.SUCCESS and committed >= 0:
-            return committed
-        earliest = spec.start is Start.EARLIEST
-        code = RequestCode.GET_MIN_OFFSET if earliest else RequestCode.GET_MAX_OFFSET
-        found = await self._done(requests.offset(code, topic, 0, self.broker), topic)
-        start = max(0, int_field(found.fields, "offset"))
-        await self._done(requests.commit(name, topic, start + COMMIT_BIAS, self.broker), topic)
-        return start
 
     async def drop_group(self, name: str, owner_epoch: int) -> None:
         group = self._groups.pop(name, None)
@@ -291,7 +283,8 @@ class ApacheLink:
     def _grant(self, group: LightGroup) -> None:
         """Hand out what is ready, fetch what there is room for."""
         for stream, deliveries in group.grant_streams():
-            stream.port.arrived(self, deliveries)
+            for _, stretch in groupby(deliveries, lambda delivery: delivery.packet_id > 0):
+                stream.port.arrived(self, [*stretch])
         self._fetching.begin(group)
 
     # ── acks ────────────────────────────────────────────────────────────────────────────
@@ -438,10 +431,7 @@ class ApacheLink:
         end = max(0, int_field((await self._done(command, topic)).fields, "offset"))
         found = self._groups.get(group)
         if found is None:
-            answer = await self._request(
-                requests.query_committed(requests.light_group(group), topic, self.broker)
-            )
-            start = max(0, int_field(answer.fields, "offset", 0) - COMMIT_BIAS)
+            start = max(0, await self._offsets.committed(group, topic))
             return QueueStat(max(0, end - start), 0, end)
         queue = found.queues.get(topic)
         unread = max(0, end - queue.next_offset) if queue is not None else 0
