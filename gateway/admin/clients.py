@@ -79,7 +79,8 @@ class ClientRoutes:
             written = await self._bans.add(ban)
         except Refused as error:
             return web.json_response({"error": str(error)}, status=STATUS.get(error.code, 503))
-        logger.info("%s %s banned until %d by %s", ban.kind, ban.value, ban.until_ms, ban.by)
+        what = "kicked" if ban.until_ms == KICK_MS else "banned"
+        logger.info("%s %s %s by %s", ban.kind, ban.value, what, ban.by or "an admin")
         return web.json_response({**msgspec.to_builtins(written), **more})
 
     async def _remove(self, request: web.Request) -> web.StreamResponse:

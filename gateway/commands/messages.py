@@ -237,26 +237,34 @@ def tail(
     """Show the messages of TOPIC as they come, by offset: no group, nothing is consumed."""
 
     async def work(stores: Stores) -> None:
-        queues = await stores.queues(topic)
-        shown = 0
-        arrived: asyncio.Queue[StoredMessage] = asyncio.Queue(1000)
-        async with asyncio.TaskGroup() as group:
-            readers = [
-                group.create_task(follow(stores, topic, queue, arrived.put, from_start=from_start))
-                for queue in queues
-            ]
-            while True:
-                show(await arrived.get(), as_json=as_json)
-                shown += 1
-                if shown == count:
-                    break
-            for reader in readers:
-                reader.cancel()
+        try:
+            await _tail(stores, topic, count=count, from_start=from_start, as_json=as_json)
+        except ExceptionGroup as errors:  # a queue's store has gone, or refuses
+            raise errors.exceptions[0] from None
 
     try:
         Target(namesrv, config).run(work)
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+async def _tail(stores: Stores, topic: str, *, count: int, from_start: bool, as_json: bool) -> None:
+    """Show what all queues bring; *count* 0: for ever."""
+    queues = await stores.queues(topic)
+    shown = 0
+    arrived: asyncio.Queue[StoredMessage] = asyncio.Queue(1000)
+    async with asyncio.TaskGroup() as group:
+        readers = [
+            group.create_task(follow(stores, topic, queue, arrived.put, from_start=from_start))
+            for queue in queues
+        ]
+        while True:
+            show(await arrived.get(), as_json=as_json)
+            shown += 1
+            if shown == count:
+                break
+        for reader in readers:
+            reader.cancel()
 
 
 async def follow(

@@ -1,10 +1,14 @@
 """The data commands against a running store: what scripts see."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 
+from gateway.commands import messages
+from gateway.commands.stores import Queue, Target
+from protocols.errors import Code, Refused
 from tests.support import commands
 from tests.support.commands import output_of
 from tests.support.processes import Daemon, Daemons
@@ -67,3 +71,19 @@ def test_errors_are_a_line(up: Daemon) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("tidegate: HA_NOT_AVAILABLE for 127.0.0.1:1")
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_store_refuses_to_a_tail_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queues are read side by side: what ends one of them ends all, as itself."""
+
+    class OneQueue:
+        async def queues(self, topic: str) -> list[Queue]:
+            return [Queue("broker-a", 0)]
+
+    async def refused(*_: object, **__: object) -> None:
+        raise Refused(Code.BAD_REQUEST, "h:1", "this store asks for the cluster's credential")
+
+    monkeypatch.setattr(Target, "run", lambda _, work: asyncio.run(work(OneQueue())))
+    monkeypatch.setattr(messages, "follow", refused)
+    with pytest.raises(Refused, match="credential"):
+        messages.tail.main(["log"], standalone_mode=False)
