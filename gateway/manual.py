@@ -28,11 +28,13 @@ filled in from the environment. Durations are written `200ms`, `5s`, `10m`; coun
     tidegate config diff OLD NEW       as they are understood
     tidegate explain …                 why a request is allowed and where it goes
 
-A reload (SIGHUP) takes the file as it is now, or changes nothing if it has a
-mistake. What is read at the start only (`name`, `zone`, `directory`, `cluster_auth`, `clusters`,
-`limits`, the admin listener; with `tidegate up` also `store` and `namesrv`) is named in the log
-when it differs from what is in force, and stays as it is; a route to a new cluster is refused
-until then. Stores and name servers of their own read their blocks at the start only.
+A reload (SIGHUP) takes the file as it is now, or changes nothing if it has a mistake, a
+certificate cannot be read or a listener cannot open. A listener of which a key changed opens
+anew: its clients are told and come back; the others are not touched. What is read at the start
+only (`name`, `zone`, `directory`, `cluster_auth`, `clusters`, `limits`, the admin listener; with
+`tidegate up` also `store` and `namesrv`) is named in the log when it differs from what is in
+force, and stays as it is; a route to a new cluster is refused until then. Stores and name servers
+of their own read their blocks at the start only.
 
 The files here are examples that pass `config validate`; `routing.yaml` and `acl.yaml` do as parts
 of `gateway.yaml`, which includes them. This page is generated from the configuration classes:
