@@ -14,7 +14,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQu
 from protocols.mqtt.packets import V5, Connect, SubscribeItem
 from tests.support.mqtt_client import MqttClient
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import HURRIED, Daemon, Daemons
+from tests.support.processes import HURRIED, Daemon, Daemons, TwoGateways
 
 pytestmark = pytest.mark.client
 
@@ -29,25 +29,10 @@ ONLY = tuple(f"listeners.{name}.enabled=false" for name in ("events", "grpc", "r
 """Listeners that these tests do without."""
 
 
-class Cluster:
-    """One name server, two stores, two gateways and more on demand."""
-
-    def __init__(self, daemons: Daemons) -> None:
-        self.daemons = daemons
-        self.namesrv = daemons.namesrv()
-        self.directory = daemons.store(self.namesrv, *HURRIED)
-        self.other = daemons.store(self.namesrv, *HURRIED, "store.directory=false", name="broker-b")
-        self.one = self.gateway("gw-1")
-        self.two = self.gateway("gw-2")
-
-    def gateway(self, name: str) -> Daemon:
-        return self.daemons.gateway(self.namesrv, *ONLY, "limits.store_wait=1s", name=name)
-
-
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[TwoGateways]:
     with Daemons() as daemons:
-        yield Cluster(daemons)
+        yield TwoGateways(daemons, *ONLY, "limits.store_wait=1s")
 
 
 async def connect(daemon: Daemon) -> AbstractConnection:
@@ -84,7 +69,7 @@ class Collector:
         return self.messages
 
 
-async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: Cluster) -> None:
+async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: TwoGateways) -> None:
     """One publish, acked once all copies are stored; one store down: its queues refuse, in 404."""
     async with await connect(cluster.one) as connection:
         channel = await connection.channel(on_return_raises=True)
@@ -128,7 +113,7 @@ async def test_a_fanout_reaches_queues_pinned_on_two_stores(cluster: Cluster) ->
             await queue.delete()
 
 
-async def test_a_publish_right_behind_bind_ok_is_never_missed(cluster: Cluster) -> None:
+async def test_a_publish_right_behind_bind_ok_is_never_missed(cluster: TwoGateways) -> None:
     """bind-ok at one gateway; a mandatory publish at the other at once: all are routed."""
     async with await connect(cluster.one) as mine, await connect(cluster.two) as theirs:
         reader = await mine.channel()
@@ -146,7 +131,7 @@ async def test_a_publish_right_behind_bind_ok_is_never_missed(cluster: Cluster) 
         await reader.queue_delete("barrier")
 
 
-async def test_what_a_killed_gateway_held_comes_again(cluster: Cluster) -> None:
+async def test_what_a_killed_gateway_held_comes_again(cluster: TwoGateways) -> None:
     """``kill -9`` with deliveries unacknowledged: the other gateway delivers them, in order."""
     victim = cluster.gateway("gw-victim")
     async with await connect(cluster.two) as connection:
@@ -171,7 +156,7 @@ async def test_what_a_killed_gateway_held_comes_again(cluster: Cluster) -> None:
         await channel.queue_delete("held")
 
 
-async def test_messages_outlive_store_and_gateway(cluster: Cluster) -> None:
+async def test_messages_outlive_store_and_gateway(cluster: TwoGateways) -> None:
     """Confirmed messages and the topology are there after kill -9 of everything."""
     with Daemons() as daemons:
         namesrv = daemons.namesrv()
@@ -205,7 +190,7 @@ async def test_messages_outlive_store_and_gateway(cluster: Cluster) -> None:
             assert len(await drain(queue)) == 19
 
 
-async def test_mqtt_and_amqp_share_addresses(cluster: Cluster) -> None:
+async def test_mqtt_and_amqp_share_addresses(cluster: TwoGateways) -> None:
     """MQTT to a queue bound to amq.topic at another gateway, and back."""
     async with (
         await connect(cluster.one) as connection,
@@ -234,7 +219,7 @@ async def _together(collectors: tuple[Collector, ...], count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_competing_consumers_at_two_gateways(cluster: Cluster) -> None:
+async def test_competing_consumers_at_two_gateways(cluster: TwoGateways) -> None:
     """Each message once, to one of them."""
     async with await connect(cluster.one) as mine, await connect(cluster.two) as theirs:
         collectors = Collector(), Collector()
@@ -256,7 +241,7 @@ async def test_competing_consumers_at_two_gateways(cluster: Cluster) -> None:
         await writer.queue_delete("jobs")
 
 
-async def test_a_delayed_exchange_routes_when_the_time_has_come(cluster: Cluster) -> None:
+async def test_a_delayed_exchange_routes_when_the_time_has_come(cluster: TwoGateways) -> None:
     """A queue bound meanwhile gets it too; what asks for no delay passes at once."""
     async with await connect(cluster.one) as mine, await connect(cluster.two) as theirs:
         here, there = await mine.channel(on_return_raises=True), await theirs.channel()
@@ -293,7 +278,7 @@ def by_pika(daemon: Daemon, **options: float) -> pika.BlockingConnection:
 
 
 @pytest.fixture
-def blocking(cluster: Cluster) -> Iterator[pika.BlockingConnection]:
+def blocking(cluster: TwoGateways) -> Iterator[pika.BlockingConnection]:
     connection = by_pika(cluster.one)
     yield connection
     if connection.is_open:
@@ -363,7 +348,7 @@ def test_pika_sees_the_texts_of_rabbitmq(blocking: pika.BlockingConnection) -> N
     assert blocking.is_open
 
 
-def test_pika_stays_alive_by_heartbeats(cluster: Cluster) -> None:
+def test_pika_stays_alive_by_heartbeats(cluster: TwoGateways) -> None:
     """Three intervals of silence: the server's heartbeats keep it."""
     for heartbeat_s in (1, 5, 20):  # a machine that stands still for two of them breaks it
         connection = by_pika(cluster.one, heartbeat=heartbeat_s)

@@ -24,7 +24,7 @@ from protocols.mqtt.packets import (
 from protocols.mqtt.properties import Property
 from tests.support.mqtt_client import MqttClient
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import HURRIED, Daemon, Daemons
+from tests.support.processes import Daemon, Daemons, TwoGateways
 
 pytestmark = pytest.mark.client
 
@@ -35,28 +35,13 @@ def durable(client_id: str, **options: Will) -> Connect:
     return Connect(V5, client_id, clean_start=False, properties=KEPT, **options)
 
 
-class Cluster:
-    """One name server, two stores, gateways on demand."""
-
-    def __init__(self, daemons: Daemons) -> None:
-        self.daemons = daemons
-        self.namesrv = daemons.namesrv()
-        self.directory = daemons.store(self.namesrv, *HURRIED)
-        self.other = daemons.store(self.namesrv, *HURRIED, "store.directory=false", name="broker-b")
-        self.one = self.gateway("gw-1")
-        self.two = self.gateway("gw-2")
-
-    def gateway(self, name: str) -> Daemon:
-        return self.daemons.gateway(self.namesrv, name=name)
-
-
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[TwoGateways]:
     with Daemons() as daemons:
-        yield Cluster(daemons)
+        yield TwoGateways(daemons)
 
 
-async def test_a_publish_right_behind_suback_is_never_missed(cluster: Cluster) -> None:
+async def test_a_publish_right_behind_suback_is_never_missed(cluster: TwoGateways) -> None:
     """SUBACK at one gateway; a publish at the other at once: a hundred times, all arrive."""
     async with MqttClient(cluster.two.address("mqtt"), Connect(V5, "barrier-pub")) as pub:
         for number in range(100):
@@ -68,7 +53,7 @@ async def test_a_publish_right_behind_suback_is_never_missed(cluster: Cluster) -
                 assert packet.payload == b"%d" % number
 
 
-async def test_a_session_goes_on_at_another_gateway(cluster: Cluster) -> None:
+async def test_a_session_goes_on_at_another_gateway(cluster: TwoGateways) -> None:
     """``kill -9`` of its gateway: same packet ids, same order, DUP; then what came meanwhile."""
     victim = cluster.gateway("gw-victim")
     async with (
@@ -94,7 +79,7 @@ async def test_a_session_goes_on_at_another_gateway(cluster: Cluster) -> None:
     assert [(one.payload, one.packet_id) for one in new] == [(b"3", BLOCK + 1)]
 
 
-async def test_messages_wait_for_a_session_that_is_away(cluster: Cluster) -> None:
+async def test_messages_wait_for_a_session_that_is_away(cluster: TwoGateways) -> None:
     """A thousand of four publishers at both gateways, in order for each; none twice."""
     address = cluster.one.address("mqtt")
     async with MqttClient(address, durable("away")) as sub:
@@ -121,7 +106,7 @@ async def send_numbers(gateway: Daemon, topic: str, count: int) -> None:
             assert await pub.receive() == Puback(body + 1)
 
 
-async def test_take_over_at_another_gateway(cluster: Cluster) -> None:
+async def test_take_over_at_another_gateway(cluster: TwoGateways) -> None:
     """The old connection hears 0x8E; the new one has the session and its messages."""
     async with MqttClient(cluster.one.address("mqtt"), durable("mover")) as old:
         await old.subscribe(SubscribeItem("mover", 1))
@@ -132,7 +117,7 @@ async def test_take_over_at_another_gateway(cluster: Cluster) -> None:
             assert (await new.publishes(1))[0].payload == b"x"
 
 
-async def test_the_will_of_a_dead_gateways_client(cluster: Cluster) -> None:
+async def test_the_will_of_a_dead_gateways_client(cluster: TwoGateways) -> None:
     """Published once, by another gateway, when the lease has ended."""
     victim = cluster.gateway("gw-doomed")
     async with MqttClient(cluster.one.address("mqtt"), Connect(V5, "heir")) as sub:
@@ -146,7 +131,7 @@ async def test_the_will_of_a_dead_gateways_client(cluster: Cluster) -> None:
         assert await sub.is_silent()
 
 
-async def test_unacknowledged_retained_values_outlive_their_gateway(cluster: Cluster) -> None:
+async def test_unacknowledged_retained_values_outlive_their_gateway(cluster: TwoGateways) -> None:
     """Sent by a gateway that was killed then: another one sends them when the session goes on."""
     victim = cluster.gateway("gw-retaining")
     async with MqttClient(cluster.one.address("mqtt"), Connect(V5, "keeper")) as keeper:
@@ -163,7 +148,7 @@ async def test_unacknowledged_retained_values_outlive_their_gateway(cluster: Clu
             assert await third.is_silent()  # it was acknowledged, and put down in order
 
 
-async def test_retained_values_are_everywhere(cluster: Cluster) -> None:
+async def test_retained_values_are_everywhere(cluster: TwoGateways) -> None:
     """Kept at one gateway, read at the other, of both stores, gone when emptied."""
     async with (
         MqttClient(cluster.one.address("mqtt"), Connect(V5, "keeper")) as keeper,
@@ -181,7 +166,7 @@ async def test_retained_values_are_everywhere(cluster: Cluster) -> None:
         assert await reader.is_silent()
 
 
-async def test_shared_subscriptions_over_gateways(cluster: Cluster) -> None:
+async def test_shared_subscriptions_over_gateways(cluster: TwoGateways) -> None:
     """Members at both gateways share; what one leaves unacknowledged the other gets."""
     one = MqttClient(cluster.one.address("mqtt"), Connect(V5, "member-1"))
     two = MqttClient(cluster.two.address("mqtt"), Connect(V311, "member-2"))
@@ -211,7 +196,7 @@ async def test_shared_subscriptions_over_gateways(cluster: Cluster) -> None:
     assert sorted(got) == sorted(f"shared/{n}" for n in range(20))
 
 
-async def test_qos_2_is_stored_once_though_its_gateway_is_killed(cluster: Cluster) -> None:
+async def test_qos_2_is_stored_once_though_its_gateway_is_killed(cluster: TwoGateways) -> None:
     """``kill -9`` between PUBREC and PUBREL: the resend is the same publish, the next is not."""
     victim = cluster.gateway("gw-qos2")
     publisher = durable("once-pub")
@@ -241,7 +226,7 @@ async def test_qos_2_is_stored_once_though_its_gateway_is_killed(cluster: Cluste
 
 
 async def test_an_orderly_end_has_no_will_though_the_client_is_elsewhere_at_once(
-    cluster: Cluster,
+    cluster: TwoGateways,
 ) -> None:
     """DISCONNECT at one gateway, CONNECT at the other in the same breath; a break has its will."""
     async with MqttClient(cluster.two.address("mqtt"), Connect(V5, "breath-sub")) as sub:
@@ -257,7 +242,7 @@ async def test_an_orderly_end_has_no_will_though_the_client_is_elsewhere_at_once
 
 
 async def test_a_session_that_ended_at_one_gateway_has_ended_at_the_other(
-    cluster: Cluster,
+    cluster: TwoGateways,
 ) -> None:
     """DISCONNECT with Session Expiry 0, CONNECT in the same breath."""
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""An AMQP front and a client of it, for the tests of the AMQP adapter."""
+"""Services in memory; an AMQP front over them and a client of it."""
 
 from collections.abc import AsyncIterator
 
@@ -11,8 +11,13 @@ from tests.support.fake_services import FakeServices
 
 
 @pytest.fixture
-async def gateway() -> AsyncIterator[Gateway]:
-    running = Gateway(FakeServices())
+def services() -> FakeServices:
+    return FakeServices()
+
+
+@pytest.fixture
+async def gateway(services: FakeServices) -> AsyncIterator[Gateway]:
+    running = Gateway(services)
     await running.start()
     yield running
     await running.stop()

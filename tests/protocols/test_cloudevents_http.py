@@ -25,11 +25,6 @@ from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
-def services() -> FakeServices:
-    return FakeServices()
-
-
-@pytest.fixture
 async def listener(services: FakeServices) -> AsyncIterator[Listener]:
     async with Listener(services, handshake_s_max=0.5, webhook_handshake="off") as listener:
         yield listener

@@ -22,11 +22,6 @@ TOPIC = v2.Resource(name="orders")
 
 
 @pytest.fixture
-def services() -> FakeServices:
-    return FakeServices()
-
-
-@pytest.fixture
 async def address(services: FakeServices) -> AsyncIterator[str]:
     section = {"protocol": "grpc", "bind": "127.0.0.1:0", "handshake_s_max": 1.0}
     adapter = GrpcAdapter.from_config("grpc", section)

@@ -21,11 +21,6 @@ GROUP = v2.Resource(name="workers")
 
 
 @pytest.fixture
-def services() -> FakeServices:
-    return FakeServices()
-
-
-@pytest.fixture
 async def service(services: FakeServices) -> AsyncIterator[MessagingService]:
     service = MessagingService("grpc", GrpcConfig(bind="127.0.0.1:8081"), services)
     yield service

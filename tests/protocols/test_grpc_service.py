@@ -23,11 +23,6 @@ DIALLED = v2.Endpoints(
 
 
 @pytest.fixture
-def services() -> FakeServices:
-    return FakeServices()
-
-
-@pytest.fixture
 async def service(services: FakeServices) -> AsyncIterator[MessagingService]:
     config = GrpcConfig(bind="127.0.0.1:8081")
     service = MessagingService("grpc", config, services)

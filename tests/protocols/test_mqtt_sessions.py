@@ -299,13 +299,15 @@ async def test_sessions_of_a_live_gateway_are_left_alone(world: World) -> None:
 async def test_a_session_ends_when_it_is_due_and_not_before(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_ms = clock.wall_ms()
+    """Its group with it."""
+    now_ms, dropped = clock.wall_ms(), dropped_groups(world, monkeypatch)
     monkeypatch.setattr(clock, "wall_ms", lambda: now_ms)
     for ends_at_ms, is_over in ((now_ms + 1, False), (now_ms, True)):
-        record = msgspec.structs.replace(FREE, ends_at_ms=ends_at_ms)
+        record = msgspec.structs.replace(FREE, ends_at_ms=ends_at_ms, has_group=True)
         world.write(record)
         await world.sessions._settle(record, world.broker.records[world.key].version)
         assert (world.is_over, world.sessions.expired_count) == (is_over, int(is_over))
+        assert dropped == ["mqtt//c"] * is_over
 
 
 async def test_who_loses_the_race_to_end_a_session_counts_nothing(world: World) -> None:

@@ -33,11 +33,6 @@ from tests.support.remoting_front import Client, bodies, front
 
 
 @pytest.fixture
-def services() -> FakeServices:
-    return FakeServices()
-
-
-@pytest.fixture
 async def address(services: FakeServices) -> AsyncIterator[tuple[str, int]]:
     async with front(services) as address:
         yield address

@@ -27,11 +27,6 @@ from tests.support.store_server import eventually
 
 
 @pytest.fixture
-def services() -> FakeServices:
-    return FakeServices()
-
-
-@pytest.fixture
 async def address(services: FakeServices) -> AsyncIterator[tuple[str, int]]:
     async with front(services) as address:
         yield address

@@ -32,14 +32,11 @@ from tests.simulation.moving_script import CONFIG
 from tests.simulation.power import (
     Writer,
     arm,
-    drop_files,
     fail_and_recover,
+    keep_house,
     play,
-    prepare_segment,
-    seal,
     try_crashes,
     when_kept,
-    write_snapshot,
 )
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import body_of, filter_key, make_frame
@@ -416,10 +413,7 @@ class ChurningScript:
         self.engine.enforce(self.now)
 
     def _keep_house(self) -> None:
-        write_snapshot(self.engine, self.disk, self.now)
-        seal(self.engine, self.disk)
-        drop_files(self.engine, self.disk)
-        prepare_segment(self.engine, self.disk)
+        keep_house(self.engine, self.disk, self.now)
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

@@ -25,14 +25,11 @@ from tests.simulation.moving_script import CONFIG
 from tests.simulation.power import (
     Writer,
     arm,
-    drop_files,
     fail_and_recover,
+    keep_house,
     play,
-    prepare_segment,
-    seal,
     try_crashes,
     when_kept,
-    write_snapshot,
 )
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.store.engine_kit import body_of, make_record
@@ -199,10 +196,7 @@ class CompactedScript:
         self.engine.tick(self.now)
 
     def _keep_house(self) -> None:
-        write_snapshot(self.engine, self.disk, self.now)
-        seal(self.engine, self.disk)
-        drop_files(self.engine, self.disk)
-        prepare_segment(self.engine, self.disk)
+        keep_house(self.engine, self.disk, self.now)
 
     # ── promises ────────────────────────────────────────────────────────────────────────
 

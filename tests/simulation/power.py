@@ -224,3 +224,11 @@ def prepare_segment(engine: Engine, disk: SimulatedDisk) -> None:
         while not wanted.execute(disk):
             pass
         engine.background.segment_prepared(wanted)
+
+
+def keep_house(engine: Engine, disk: SimulatedDisk, now: Now) -> None:
+    """What the store's thread does in between, all of it."""
+    write_snapshot(engine, disk, now)
+    seal(engine, disk)
+    drop_files(engine, disk)
+    prepare_segment(engine, disk)

@@ -269,6 +269,23 @@ that stands still for three seconds must not lose its lease, or tests fail that 
 LISTENERS = ("mqtt", "mqtt-ws", "amqp", "events", "grpc", "remoting", "admin")
 
 
+class TwoGateways:
+    """One name server, two stores, two gateways and more on demand; any of them may be killed."""
+
+    def __init__(self, daemons: Daemons, *settings: str) -> None:
+        """*settings* are the gateways'."""
+        self.daemons = daemons
+        self._settings = settings
+        self.namesrv = daemons.namesrv()
+        self.directory = daemons.store(self.namesrv, *HURRIED)
+        self.other = daemons.store(self.namesrv, *HURRIED, "store.directory=false", name="broker-b")
+        self.one = self.gateway("gw-1")
+        self.two = self.gateway("gw-2")
+
+    def gateway(self, name: str) -> Daemon:
+        return self.daemons.gateway(self.namesrv, *self._settings, name=name)
+
+
 def any_ports() -> list[str]:
     """Settings that let the kernel pick every listener's port."""
     return [f"listeners.{listener}.bind=127.0.0.1:0" for listener in LISTENERS]
