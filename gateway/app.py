@@ -118,8 +118,13 @@ class Gateway:
         self._registration.start()
 
     async def stop(self) -> None:
-        """Listeners first: clients are told and what is in flight is answered."""
-        await close_all(self.drain, self._registration, self.listeners, self._tasks)
+        """
+        Listeners first: clients are told and what is in flight is answered. None is opened again,
+        though the lease may end and be given anew meanwhile.
+        """
+        await close_all(self.drain, self._registration)
+        await self.listeners.shut()
+        await self._tasks.close()
         await close_all(self._services, self._core)
         if self.admin is not None:
             await self.admin.stop()

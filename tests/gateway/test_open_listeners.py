@@ -7,6 +7,8 @@ from typing import Any, Self, cast
 import pytest
 
 from gateway import listeners
+from gateway.app import Gateway
+from gateway.config import read
 from gateway.listeners import Listeners
 from protocols.pipeline import Services
 
@@ -57,6 +59,22 @@ async def test_opened_again_while_the_last_ones_leave() -> None:
     assert board.listeners.addresses == {"mqtt": "127.0.0.1:1001"}
     assert board.listeners.closed_names == []
     await board.listeners.close()
+    assert board.listeners.closed_names == ["mqtt"]
+
+
+async def test_a_gateway_that_stops_opens_nothing_again() -> None:
+    """Its lease may end and be given anew while its clients leave."""
+    board = Board()
+    await board.listeners.apply({"mqtt": {"bind": "127.0.0.1:1000"}}, SERVICES)
+    gateway = Gateway(read(None, text="clusters: { eu: {namesrv: 'a:1'} }", environ={}))
+    gateway.listeners = board.listeners
+    stopping = asyncio.ensure_future(gateway.stop())
+    await board.leaving.wait()
+    again = asyncio.ensure_future(board.listeners.open_again(SERVICES, lambda: True))
+    await asyncio.sleep(0)
+    board.may_leave.set()
+    await asyncio.gather(stopping, again)
+    assert board.serving == 1
     assert board.listeners.closed_names == ["mqtt"]
 
 
