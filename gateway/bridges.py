@@ -64,6 +64,13 @@ class Incoming(NamedTuple):
     retain: bool
 
 
+class _Arrival(NamedTuple):
+    """One that waits to be stored."""
+
+    message: Message
+    stored: "asyncio.Future[None]"
+
+
 class Link(Protocol):
     """A connection to the other broker; lost links are not mended but made anew."""
 
@@ -117,6 +124,8 @@ class Bridge:
         self._tasks = Tasks(self._key)
         self._may_own = asyncio.Event()
         self._is_up = False
+        self._incoming: list[_Arrival] = []
+        self._is_storing = False
         metrics = services.metrics
         self._sent = metrics.counter("bridge_sent", "Messages the other side took", bridge=name)
         self._received = metrics.counter(
@@ -278,21 +287,47 @@ class Bridge:
     # ── from the other side ─────────────────────────────────────────────────────────────
 
     async def _receive(self, incoming: Incoming) -> None:
-        """Returns when it is stored, or never will be."""
+        """Returns when it is stored, or never will be. In the order of the calls."""
         if self._is_echo(incoming.topic, incoming.body):
             return
-        head = self._head(incoming)
-        while True:
-            message = Message(head, incoming.body)
-            (result,) = await self._services.pipeline.send(self._call, [message])
-            if result.is_stored:
-                self._received.inc()
-                return
-            if result.code in FINAL:
-                logger.warning("bridge %s: %s: %s", self.name, incoming.topic, result.hint)
-                self._dropped.inc()
-                return
-            await asyncio.sleep(STORE_AGAIN_S)
+        message = Message(self._head(incoming), incoming.body)
+        stored = asyncio.get_running_loop().create_future()
+        self._incoming.append(_Arrival(message, stored))
+        if not self._is_storing:
+            self._is_storing = True
+            self._tasks.start(self._store_all(), name="store")
+        await stored
+
+    async def _store_all(self) -> None:
+        """What came while a batch was under way is the next one."""
+        batch: list[_Arrival] = []
+        try:
+            while self._incoming:
+                batch, self._incoming = self._incoming, []
+                await self._store(batch)
+        finally:
+            self._is_storing = False
+            for one in batch:  # if that failed, the other side sends them again
+                one.stored.cancel()
+
+    async def _store(self, batch: "list[_Arrival]") -> None:
+        """What our stores cannot take now is tried again before anything that came later."""
+        while batch := [one for one in batch if not one.stored.done()]:  # cancelled: comes again
+            messages = [one.message for one in batch]
+            results = await self._services.pipeline.send(self._call, messages)
+            for one, result in zip(batch, results, strict=True):
+                if result.is_stored:
+                    self._received.inc()
+                elif result.code in FINAL:
+                    subject = one.message.head.subject
+                    logger.warning("bridge %s: %s: %s", self.name, subject, result.hint)
+                    self._dropped.inc()
+                else:
+                    continue
+                if not one.stored.done():
+                    one.stored.set_result(None)
+            if not all([one.stored.done() for one in batch]):
+                await asyncio.sleep(STORE_AGAIN_S)
 
     def _head(self, incoming: Incoming) -> Head:
         subject = self._local_name(incoming.topic)

@@ -54,21 +54,19 @@ class _StoringQueue:
 
     def __init__(self, receive: Receive, inflight_max: int) -> None:
         self._receive = receive
-        self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Task[None]] = set()
         self._inflight_max = inflight_max
 
     async def put(self, message: Any) -> None:
-        """Returns when it may be acknowledged. One after the other: order is kept."""
-        async with self._turn:
-            await self._receive(
-                Incoming(
-                    message.topic,
-                    bytes(message.data or b""),
-                    message.qos or 0,
-                    bool(message.retain),
-                )
+        """Returns when it may be acknowledged."""
+        await self._receive(
+            Incoming(
+                message.topic,
+                bytes(message.data or b""),
+                message.qos or 0,
+                bool(message.retain),
             )
+        )
 
     def put_nowait(self, message: Any) -> None:
         """QoS 0: kept as far as there is room."""
