@@ -466,7 +466,10 @@ class Decider:
         A message group hashes over all stores of the topic, so that every gateway agrees; a
         publisher's client id is chosen once per connection, among those that are up, and kept.
         What is sent again under a once-key goes to where the first attempt is; see ``resends``.
+        A will of QoS 2 has one store: two gateways may publish it, and nobody looks for it.
         """
+        if head.qos == 2 and not call.is_patient and not decided.is_order_best_effort:
+            return rendezvous(head.order_key, writable)
         up = [name for name in writable if cluster.links[name].state is LinkState.UP]
         if head.is_fifo:
             broker = rendezvous(head.order_key, writable)
