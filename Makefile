@@ -62,8 +62,9 @@ test: $(VENV)/.all peers ## everything: unit, real clients, Java, Spark
 	$(BIN)/python -m pytest -m "not bench" -n 2 --dist loadfile \
 		--no-loadscope-reorder $(PYTEST)
 
-unit: dev-tools compiled ## what needs no other program; under a minute
-	$(BIN)/python -m pytest -m "not client and not java and not spark and not bench" $(PYTEST)
+unit: dev-tools compiled ## what needs no other program
+	$(BIN)/python -m pytest -m "not client and not java and not spark and not bench" \
+		-n 2 --dist loadfile $(PYTEST)
 
 check: dev-tools ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

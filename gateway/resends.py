@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.clusters.client import ClusterClient
-from gateway.clusters.frames import once_hash
+from gateway.clusters.items import once_hash
 from gateway.clusters.link import ONCE_KEYS_MAX, LinkState
 from gateway.decisions import Decider
 from gateway.members import Place, StoreMembers, known_stores

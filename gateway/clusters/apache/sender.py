@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.clusters.apache import mqtt_nodes, requests
 from gateway.clusters.batches import Run
-from gateway.clusters.frames import encode_extra, packing_of
+from gateway.clusters.items import encode_extra, packing_of
 from gateway.clusters.link import refusal_of
 from protocols.canonical import Call, QueueKind, QueueRef, StoredMessage
 from protocols.errors import Code, Refused
