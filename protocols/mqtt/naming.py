@@ -192,6 +192,8 @@ def words_of(call: Call) -> dict[str, str]:
 
 def mount_point_of(template: str, call: Call) -> str | None:
     """*template* filled in for one client; None: its names cannot stand in a topic."""
+    if not template:
+        return ""
     words = words_of(call)
     if not words.keys() >= set(_PLACEHOLDER.findall(template)):
         return None
