@@ -8,6 +8,7 @@ routes and all other protocols see the outcome. Names that begin with ``$`` are 
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -77,7 +78,7 @@ class RewriteRule(CheckedModel):
     on: Literal["publish", "subscribe", "all"] = "all"
     """Which side it changes."""
 
-    @property
+    @cached_property
     def words(self) -> frozenset[str]:
         """What it wants to know of the client."""
         return frozenset(_PLACEHOLDER.findall(self.to)) & frozenset(_WORDS)

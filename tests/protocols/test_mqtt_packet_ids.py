@@ -1,5 +1,6 @@
 """Which packet ids a connection of a session gives, and which are left to earlier ones."""
 
+import msgspec
 import pytest
 
 from protocols.mqtt.packet_ids import (
@@ -68,19 +69,8 @@ def test_each_connection_of_a_gateway_that_is_killed_leaves_its_block_to_the_sto
     )
     assert with_ids(record, is_told=True, inflight_max=9) is record  # it gives any
     assert record.ids == Block(1, PACKET_ID_MAX)
-    kept = with_ids(
-        SessionRecord(
-            tenant="",
-            client_id="c",
-            gateway="g",
-            gateway_epoch=1,
-            owner_epoch=1,
-            incarnation=1,
-            is_kept=True,
-        ),
-        is_told=True,
-        inflight_max=9,
-    )
+    kept = msgspec.structs.replace(record, is_kept=True)
+    kept = with_ids(kept, is_told=True, inflight_max=9)
     blocks = [kept.ids]
     for _ in range(15):
         kept = with_ids(kept, is_told=False, inflight_max=9)

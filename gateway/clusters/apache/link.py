@@ -38,7 +38,6 @@ from protocols.groups import GroupSpec, PopRequest, QueueStat
 from protocols.remoting.client import RemotingClient
 from protocols.remoting.codes import RequestCode, ResponseCode
 from protocols.remoting.command import RemotingCommand
-from protocols.remoting.headers import int_field
 from protocols.remoting.peer import Answered, Peer
 from protocols.remoting.settling import AckAction, AckItem, MarkItem
 from protocols.remoting.templates import RecordTemplate
@@ -427,8 +426,7 @@ class ApacheLink:
     async def stat_queue(self, ref: QueueRef, group: str) -> QueueStat:
         """Counts as of now, from offsets: exact while one gateway reads the queue."""
         topic = requests.light_topic(ref)
-        command = requests.offset(RequestCode.GET_MAX_OFFSET, topic, 0, self.broker)
-        end = max(0, int_field((await self._done(command, topic)).fields, "offset"))
+        end = await self._offsets.bound(RequestCode.GET_MAX_OFFSET, topic)
         found = self._groups.get(group)
         if found is None:
             start = max(0, await self._offsets.committed(group, topic))
@@ -482,9 +480,3 @@ class ApacheLink:
         self, command: RemotingCommand, *, timeout_s: float = ASK_S_MAX
     ) -> RemotingCommand:
         return await self._open_client().request(self._signed(command), timeout_s)
-
-    async def _done(self, command: RemotingCommand, subject: str) -> RemotingCommand:
-        answer = await self._request(command)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer, subject)
-        return answer

@@ -39,11 +39,15 @@ class Offsets:
             return committed
         earliest = spec.start is Start.EARLIEST
         code = RequestCode.GET_MIN_OFFSET if earliest else RequestCode.GET_MAX_OFFSET
-        found = await self._done(requests.offset(code, topic, 0, self._broker), topic)
-        start = max(0, int_field(found.fields, "offset"))
+        start = await self.bound(code, topic)
         name = requests.light_group(spec.name)
         await self._done(requests.commit(name, topic, start + COMMIT_BIAS, self._broker), topic)
         return start
+
+    async def bound(self, code: RequestCode, topic: str) -> int:
+        """Where the queue begins or ends: GET_MIN_OFFSET, GET_MAX_OFFSET. Raises Refused."""
+        found = await self._done(requests.offset(code, topic, 0, self._broker), topic)
+        return max(0, int_field(found.fields, "offset"))
 
     async def was_elsewhere(self, group: LightGroup, spec: GroupSpec) -> bool:
         """
